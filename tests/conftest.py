@@ -1,4 +1,4 @@
-"""What every test needs: a cache and a configuration of its own, and a way to bring plugins in as a user would."""
+"""Fixtures for every test: a cache and a configuration of its own, and a way to install plugins as a user would."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Install = Callable[[str, str], None]
 
 pytest_plugins = ["hub.testing.backends_ran"]
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has Ctrl-C ignored in jobs in the background
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell makes background jobs ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 COMPILED_SLOWLY = ("iree",)
-"""Backends that start a compiler for each program: tests of every backend are theirs in one slice only."""
+"""Backends that start a compiler for each program: tests of every backend include them in one slice only."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow what goes through every backend where that is one of these and it is not its turn.
+    """Mark parameters of the slowly compiled backends as slow unless it is their turn.
 
-    Conformance draws its steps itself. A test's turn follows from its name, as places
-    would differ where only some are collected.
+    Conformance draws its steps itself. A test's turn follows from its name, because positions differ if only some tests are
+    collected.
     """
     for item in items:
         call: Any = getattr(item, "callspec", None)
@@ -47,16 +47,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Seed what a module draws when it is imported: an example has the same values whichever modules came before."""
+    """Seed what a module draws when it is imported: an example has the same values, regardless of earlier imports."""
     if isinstance(collector, pytest.Module):
         torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_compilers_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what Inductor and Triton write apart from other processes, runs and users; tests of one process share it.
+    """Isolate the caches of Inductor and Triton from other processes, runs and users; tests of one process share them.
 
-    A folder for each test would cost it the seconds in which Inductor compiles its headers.
+    A folder for each test would cost it the seconds that Inductor needs to compile its headers.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
@@ -65,12 +65,12 @@ def _own_compilers_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 FOUND = torch.get_num_threads(), modes()
-"""PyTorch's settings in a new process. They are in cache keys: what other processes keep is found under equal ones only."""
+"""PyTorch's settings in a new process. Cache keys contain them: another process's entries match only under equal ones."""
 
 
 @pytest.fixture(autouse=True)
 def _leaves_settings_alone() -> Iterator[None]:
-    """Names the test that leaves PyTorch's settings changed, instead of one that fails for it an hour later."""
+    """Fail the test that leaves PyTorch's settings changed, rather than one that fails because of it an hour later."""
     yield
     left = torch.get_num_threads(), modes()
     if left != FOUND:
@@ -81,14 +81,14 @@ def _leaves_settings_alone() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test reads or writes the user's cache or a hub.toml, nor finds what an earlier test compiled."""
+    """Isolate the test from the user's cache, from any hub.toml, and from what earlier tests compiled."""
     import os
 
     for name in [name for name in os.environ if name.startswith("HUB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setenv("HUB_BACKGROUND", "0")  # else each compiled model would have a worker process beside the next test
-    monkeypatch.setenv("HUB_START", "wait")  # else it would have to wait for the plan before it looks at it
+    monkeypatch.setenv("HUB_BACKGROUND", "0")  # else each compiled model would have a worker process during the next test
+    monkeypatch.setenv("HUB_START", "wait")  # else a test would have to wait for the plan before it looks at it
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield
@@ -97,7 +97,7 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 @pytest.fixture
 def plans_made(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Return every plan that is made in this process during the test: one for each binding that is built."""
+    """Return every plan that this process makes during the test: one for each binding that is built."""
     found: list[Plan] = []
     observe = compiled.observe
 
@@ -112,9 +112,9 @@ def plans_made(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 @pytest.fixture
 def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Gives `install(name, source)`: puts a module `hub_NAME` with an entry point on the path, as pip would.
+    """Return `install(name, source)`, which puts a module `hub_NAME` with an entry point on the path, as pip would.
 
-    One that imports torch only where it uses it saves each test two seconds: a new plugin is imported by a new process.
+    A plugin that imports torch only where it uses it saves each test two seconds: a new process imports a new plugin.
     """
     site = tmp_path / "site"
     site.mkdir()

@@ -45,7 +45,7 @@ def _described(homes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def documentation(module: str, name: str) -> str | None:
-    """Return the docstring of a public name; of a constant, the string that stands below it."""
+    """Return the docstring of a public name; for a constant, the string below it."""
     value: Any = getattr(importlib.import_module(module), name)
     if (inspect.isclass(value) or inspect.isfunction(value)) and value.__doc__:
         return value.__doc__
@@ -64,7 +64,7 @@ def _first_sentence(text: str | None) -> str:
 
 
 def page(text: str) -> str:
-    """Return the page with its tables made anew."""
+    """Return the page with its tables regenerated."""
     before, _, rest = text.partition(START)
     return f"{before}{START}\n\n{tables()}\n\n{END}{rest.partition(END)[2]}"
 

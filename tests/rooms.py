@@ -1,4 +1,4 @@
-"""The picture of the core's rooms, drawn from the imports: `python -m tests.rooms` writes it."""
+"""The picture of the core's packages, drawn from the imports: `python -m tests.rooms` writes it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _STYLE = _TEXT + "rect{fill:#eef3fb;stroke:#5b7db1;rx:6}polyline{fill:none;strok
 
 Graph = Mapping[str, frozenset[str]]
 Way = tuple[str, ...]
-"""An import: the rooms at its ends, and between them one name for each row that it passes."""
+"""An import: the packages at its ends, and between them one name for each row that it passes."""
 
 
 def drawn(graph: Graph) -> str:
-    """Return the picture as SVG: each room stands above all that it imports; lines that others imply are left out."""
+    """Return the picture as SVG: each package stands above all that it imports; lines that others imply are left out."""
     rows = _rows(graph)
     ways = _ways(graph, {name: number for number, row in enumerate(rows) for name in row})
     place = _placed(rows, ways)
@@ -38,9 +38,9 @@ def drawn(graph: Graph) -> str:
 
 
 def _rows(graph: Graph) -> list[list[str]]:
-    """Return the rooms in rows, each right below the lowest of those that import it.
+    """Return the packages in rows, each right below the lowest of those that import it.
 
-    One that nobody imports stands above all that it imports, as low as that allows.
+    One that no other imports stands above all that it imports, as low as that allows.
     """
     height: dict[str, int] = {}
     row: dict[str, int] = {}
@@ -79,7 +79,7 @@ def _ways(graph: Graph, row: Mapping[str, int]) -> list[Way]:
 
 
 def _placed(rows: list[list[str]], ways: list[Way]) -> Mapping[str, tuple[float, int]]:
-    """Return where each room, and each bend of a line, is; in each row in the order of what leads there from above."""
+    """Return the position of each package, and of each bend of a line; each row is ordered by what leads there."""
     above: dict[str, list[str]] = {}
     for way in ways:
         for upper, lower in pairwise(way):

@@ -1,4 +1,4 @@
-"""Which part of the long suites this commit runs by default: another one each time, all of it within `SLICES` commits."""
+"""The part of the long suites that this commit runs by default: a different one each time, all within `SLICES` commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLE = "HUB_TEST_SLICE"
 
 @cache
 def number() -> int:
-    """Return the number of this commit, what `HUB_TEST_SLICE` says, or 0 where there is no git."""
+    """Return the number of this commit, the value of `HUB_TEST_SLICE`, or 0 without git."""
     if VARIABLE in os.environ:
         return int(os.environ[VARIABLE])
     command = ("git", "rev-list", "--count", "HEAD")
@@ -29,7 +29,7 @@ def number() -> int:
 
 
 def is_drawn(place: int, slices: int = SLICES) -> bool:
-    """Return True where the part at this place belongs to this commit's slice. Raise ValueError for too many slices."""
+    """Return True if the part at this place belongs to this commit's slice. Raise ValueError for too many slices."""
     if not 1 <= slices <= SLICES:
         raise ValueError(f"{slices} slices would take as many commits, and all is to run within {SLICES}")
     return place % slices == number() % slices
@@ -50,4 +50,4 @@ def drawn(values: Iterable[Any], *, one_in: int = SLICES, first: int = 0) -> lis
 
 _PARAMETERS: Any = type(pytest.param())
 NUMBER = number()
-"""Read when tests are collected: the variables of the hub are unset while they run."""
+"""The slice, read when tests are collected: the hub's variables are unset while tests run."""

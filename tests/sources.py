@@ -21,19 +21,19 @@ class Import:
     target: str
     """The module; for `from a import b` where b is a module, that one."""
     names: tuple[str, ...]
-    """What is taken from it; empty for the module itself."""
+    """The names imported from it; empty for the module itself."""
     at_module_level: bool
     line: int
 
 
 def module_name(path: Path, root: Path) -> str:
-    """Gives a file's dotted module name, "hub.plugin.graph" for hub/plugin/graph.py."""
+    """Return a file's dotted module name, "hub.plugin.graph" for hub/plugin/graph.py."""
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def sources() -> Mapping[str, Path]:
-    """Gives every module of the core and of the plugins, by name."""
+    """Return every module of the core and of the plugins, by name."""
     found = {module_name(path, ROOT): path for path in sorted(CORE.rglob("*.py"))}
     for plugin in PLUGINS:
         found |= {module_name(path, plugin.parent): path for path in sorted(plugin.rglob("*.py"))}
@@ -44,7 +44,7 @@ SOURCES = sources()
 
 
 def imports_of(name: str) -> Iterator[Import]:
-    """Gives a module's imports at run time; what stands under `if TYPE_CHECKING` is left out."""
+    """Yield a module's imports at run time; imports under `if TYPE_CHECKING` are left out."""
     tree = ast.parse(SOURCES[name].read_text(), filename=str(SOURCES[name]))
     yield from _imports_in(tree.body, name, at_module_level=True)
 
@@ -92,7 +92,7 @@ def _absolute(statement: ast.ImportFrom, module: str) -> str:
 
 
 def module_graph() -> Mapping[str, frozenset[str]]:
-    """Gives, for each module, the own modules that importing it imports."""
+    """Return, for each module, the own modules that importing it imports."""
     return {
         name: frozenset(item.target for item in imports_of(name) if item.at_module_level and item.target in SOURCES)
         - {name}
@@ -106,7 +106,7 @@ def room_of(name: str) -> str:
 
 
 def room_graph() -> Mapping[str, frozenset[str]]:
-    """Return, for each room of the core, the others that its modules import when they are imported."""
+    """Return, for each package of the core, the others that its modules import when they are imported."""
     rooms: dict[str, set[str]] = {}
     for name, targets in module_graph().items():
         if (room := room_of(name)) and name.split(".")[0] == "hub":

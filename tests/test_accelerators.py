@@ -1,6 +1,6 @@
-"""Accelerators compute beside the CPU: whatever is timed ends when they have done their work.
+"""Accelerators compute while the CPU goes on: whatever is timed ends when they have done their work.
 
-None is at hand here: fake tensors lie on one, and a queue with a clock of its own stands in for what it still has to do.
+This machine has none: fake tensors lie on one, and a queue with a clock of its own simulates its pending work.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from tests.toys import toy
 
 CUDA = torch.device("cuda", 0)
 CALL_S = 0.001
-"""Seconds of the CPU that handing an operator over takes."""
+"""Seconds of the CPU for enqueueing an operator."""
 WORK_S = 1.0
 """Seconds of the accelerator that an operator takes."""
 
 
 class Queue(TorchDispatchMode):
-    """An accelerator's work: operators on fake tensors on it take time, and nobody waits unless told to."""
+    """An accelerator's work: operators on fake tensors on it take time, and the CPU waits only when it synchronizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,29 +71,29 @@ class Queue(TorchDispatchMode):
         return result
 
     def give(self, work_s: float) -> None:
-        """Hands work over, which is done once what was given before is."""
+        """Enqueue work, which is done once the work before it is."""
         self.busy_until_s = max(self.now_s, self.busy_until_s) + work_s
 
     def synchronize(self, device: torch.device) -> None:
-        """Waits."""
+        """Wait."""
         assert device == CUDA
         self.waits += 1
         self.now_s = max(self.now_s, self.busy_until_s)
 
     def perf_counter(self) -> float:
-        """Tells the time."""
+        """Return the time."""
         return self.now_s
 
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
-    """A queue that PyTorch's functions wait for, and whose clock those who time things read."""
+    """Return a queue that PyTorch's functions wait for, and whose clock all timing code reads."""
     found = Queue()
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda real=False: None if real else torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "synchronize", found.synchronize)
     clock = SimpleNamespace(perf_counter=found.perf_counter, process_time=found.perf_counter)
     at_once = SimpleNamespace(timed=lambda take, _: take())
-    monkeypatch.setattr(tasks, "PATIENCE", at_once)  # the real one asks how busy this machine is
+    monkeypatch.setattr(tasks, "PATIENCE", at_once)  # the real one measures how busy this machine is
     for module in (
         "pricing.timing",
         "pricing.eager",
@@ -113,14 +113,14 @@ def on(device: str, *shape: int) -> torch.Tensor:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No peaks are known yet."""
+    """Forget all peaks."""
     monkeypatch.setattr(roofline, "_settled", {1: Peaks(1e11, 1e10)})
     monkeypatch.setattr(roofline, "_accelerators", {})
     roofline._own_accelerator.cache_clear()
 
 
 def two_steps(device: str) -> Sample:
-    """relu, then tanh; with fake values on a device."""
+    """Return relu, then tanh; with fake values on a device."""
     graph = fx.Graph()
     x = graph.placeholder("x")
     first = graph.call_function(torch.ops.aten.relu.default, (x,), name="first")
@@ -137,7 +137,7 @@ STEPS = (Step("eager_0", "eager", ("first",), is_eager=True), Step("eager_1", "e
 
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A worker's state, of this test alone."""
+    """Yield a worker's state, for this test alone."""
     found = tasks._State()
     monkeypatch.setattr(tasks, "_state", found)
     yield found
@@ -145,21 +145,21 @@ def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_accelerators_are_found_in_containers() -> None:
-    """Each once, in order; what lies on the CPU, or nowhere, is waited for by nobody."""
+    """Each accelerator once, in order; nothing waits for what lies on the CPU, or nowhere."""
     x, y, host = on("cuda:0", 2), on("cuda:1", 2), torch.empty(2)
     found = accelerators_of((host, {"a": [x, (y,)]}, 3, None, x, torch.empty(2, device="meta")))
     assert found == (torch.device("cuda:0"), torch.device("cuda:1"))
 
 
 def test_values_on_the_cpu_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks PyTorch for an accelerator where nothing lies on one."""
+    """PyTorch is not queried for an accelerator if nothing lies on one."""
     monkeypatch.setattr(torch, "accelerator", None)
     wait_for_values((torch.empty(2), [torch.empty(2)]))
     assert len(time_call(lambda: torch.empty(2), 0.0).samples_s) == 3
 
 
 def test_a_device_that_pytorch_cannot_use_here_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values on it are simulated, or it has no way to wait."""
+    """Values on it are simulated, or it has no means to wait."""
     waited: list[Any] = []
     monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
     for own, expected in ((None, 0), (torch.device("mps"), 0), (torch.device("cuda", 0), 1)):
@@ -169,7 +169,7 @@ def test_a_device_that_pytorch_cannot_use_here_is_not_waited_for(monkeypatch: py
 
 
 def test_a_call_takes_as_long_as_the_accelerator(queue: Queue) -> None:
-    """Each sample has the work of its own call, and the first one nothing of the calls that warm up."""
+    """Each sample has the work of its own call, and the first one nothing of the warm-up calls."""
     x = on("cuda:0", 2)
     with queue:
         assert time_call(lambda: torch.relu(x), 0.0).samples_s == pytest.approx([CALL_S + WORK_S] * 3)
@@ -177,7 +177,7 @@ def test_a_call_takes_as_long_as_the_accelerator(queue: Queue) -> None:
 
 @pytest.mark.parametrize("given", [True, False])
 def test_a_call_that_gives_nothing_is_waited_for_where_it_is_told(queue: Queue, given: bool) -> None:
-    """A step of training may give nothing back, and works on what it is called with."""
+    """A step of training may return nothing, and works on its arguments."""
     x = on("cuda:0", 2)
     queue.give(5.0)
     timing = time_call(lambda: queue.give(1.0), 0.0, warmup=0, awaited=accelerators_of((x,)) if given else ())
@@ -185,7 +185,7 @@ def test_a_call_that_gives_nothing_is_waited_for_where_it_is_told(queue: Queue, 
 
 
 def test_eager_nodes_are_waited_for_one_by_one(queue: Queue) -> None:
-    """So each node's price is its own work, and the first one's not what was under way before."""
+    """Each node's price is thus its own work, and the first one's does not include earlier work."""
     sample = two_steps("cuda:0")
     queue.give(100.0)
     with queue:
@@ -194,7 +194,7 @@ def test_eager_nodes_are_waited_for_one_by_one(queue: Queue) -> None:
 
 
 def test_generated_code_waits_for_no_cpu() -> None:
-    """Timed steps on the CPU are what they were; on an accelerator each ends when that has done its work."""
+    """Timed steps on the CPU are unchanged; on an accelerator each ends when its work is done."""
     source = generate(two_steps("cpu").graph, STEPS, timed=True).source
     assert source.splitlines()[2:5] == [
         "    start = now()",
@@ -208,7 +208,7 @@ def test_generated_code_waits_for_no_cpu() -> None:
 
 
 def test_a_plan_is_waited_for_once_a_call(queue: Queue, state: Any) -> None:
-    """Steps are handed over while earlier ones are computed, as in the user's process; what each takes is timed apart."""
+    """Steps are enqueued while earlier ones are computed, as in the user's process; each is timed separately."""
     state.sample = two_steps("cuda:0")
     queue.give(100.0)
     with queue:
@@ -221,7 +221,7 @@ def test_a_plan_is_waited_for_once_a_call(queue: Queue, state: Any) -> None:
 
 
 def test_a_plan_on_the_cpu_is_one_program(state: Any) -> None:
-    """Its calls give the seconds of its steps as well."""
+    """Its calls return the seconds of its steps as well."""
     state.sample = Sample(two_steps("cpu").graph, (torch.ones(4, 4),))
     tasks.build_plan(STEPS, spin=True)
     assert state.stepwise is state.plan
@@ -231,7 +231,7 @@ def test_a_plan_on_the_cpu_is_one_program(state: Any) -> None:
 
 
 def test_a_cluster_is_waited_for(queue: Queue, state: Any) -> None:
-    """Its price alone is that of its work."""
+    """Its price is only that of its work."""
     sample = state.sample = two_steps("cuda:0")
     cluster = extract(sample.graph, ["first", "second"], "k0", {})
     state.values["x"] = sample.values[0]
@@ -240,7 +240,7 @@ def test_a_cluster_is_waited_for(queue: Queue, state: Any) -> None:
 
 
 def test_contenders_of_a_benchmark_are_waited_for(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First calls and later ones take as long as the accelerator; the reference's work is nobody's."""
+    """First calls and later ones take as long as the accelerator; the reference's work counts for no contender."""
     x = on("cuda:0", 2)
 
     def model(value: torch.Tensor) -> torch.Tensor:
@@ -273,8 +273,8 @@ def test_contenders_of_a_benchmark_are_waited_for(queue: Queue, monkeypatch: pyt
 
 
 def test_an_accelerator_is_measured_with_waiting(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its peaks are those of the work, not of handing it over."""
-    # Copies of fake tensors ask for the device, which this build of PyTorch may not know.
+    """Its peaks are those of the work, not of enqueueing it."""
+    # Copies of fake tensors query the device, which this build of PyTorch may not know.
     monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: queue.give(WORK_S))  # pyright: ignore[reportUnknownLambdaType]
     with FakeTensorMode(), queue:
         flops_s, bytes_s = profile.measure_accelerator(CUDA)
@@ -284,7 +284,7 @@ def test_an_accelerator_is_measured_with_waiting(queue: Queue, monkeypatch: pyte
 
 @pytest.mark.usefixtures("fresh")
 def test_an_accelerator_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one process of all that share a store; its peaks are kept beside the CPU's, which stay what they are."""
+    """One process of all that share a store measures; its peaks are kept next to the CPU's, which are unchanged."""
     measured: list[torch.device] = []
     monkeypatch.setattr(profile, "measure_accelerator", lambda device: measured.append(device) or (5e13, 2e12))  # pyright: ignore[reportUnknownLambdaType]
     kept, _ = Measurements.open(tmp_path)
@@ -299,7 +299,7 @@ def test_an_accelerator_is_measured_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("fresh")
 def test_an_accelerator_that_cannot_be_measured_is_no_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is taken for another one, and the next process tries again."""
+    """It is priced at the peaks of an unmeasured one, and the next process tries again."""
 
     def full(_: torch.device) -> tuple[float, float]:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -315,7 +315,7 @@ def test_an_accelerator_that_cannot_be_measured_is_no_cpu(tmp_path: Path, monkey
 
 @pytest.mark.usefixtures("fresh")
 def test_work_is_priced_by_the_device_that_does_it() -> None:
-    """Clusters and eager nodes by their outputs, at the peaks that planning settled on."""
+    """Clusters and eager nodes are priced by their outputs' device, at the peaks that planning settled on."""
     roofline.settle(1, Peaks(1e11, 1e10), {"cuda:0": Peaks(1e13, 1e12)})
     graphs = {device: two_steps(device).graph for device in ("cpu", "cuda:0")}
     clusters = {device: extract(graph, ["first", "second"], "k0", {}) for device, graph in graphs.items()}
@@ -338,7 +338,7 @@ def test_no_bound_is_above_what_narrow_products_reach() -> None:
 
 @pytest.mark.usefixtures("fresh")
 def test_workers_estimate_with_the_same_peaks(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the process that asks: a worker measures nothing."""
+    """Workers use the peaks of the calling process: a worker measures nothing."""
     state.sample = two_steps("cuda:0")
 
     def estimate(cluster: Any, settings: CompileSettings) -> Any:
@@ -352,7 +352,7 @@ def test_workers_estimate_with_the_same_peaks(state: Any, monkeypatch: pytest.Mo
 
 
 def test_a_graph_on_one_accelerator_is_told() -> None:
-    """Lone numbers on the CPU are none of its work; a graph on the CPU, or on two devices, has none."""
+    """Scalars on the CPU do not count as its work; a graph on the CPU, or on two devices, has no accelerator."""
     graph = two_steps("cuda:0").graph
     assert roofline.only_accelerator(graph) == CUDA
     graph.nodes[0].meta["val"] = on("cpu", 1)
@@ -363,7 +363,7 @@ def test_a_graph_on_one_accelerator_is_told() -> None:
 
 
 def test_features_say_which_kind_of_device_computes() -> None:
-    """As a number, so that prices are learned for each kind alone."""
+    """The kind is a number, so that prices are learned for each kind alone."""
     assert [features_of(two_steps(device).graph.nodes)["device"] for device in ("cpu", "cuda:0", "xpu:0")] == [
         0.0,
         1.0,
@@ -401,28 +401,28 @@ class Generators:
         monkeypatch.setattr(torch.cuda, "set_rng_state", self.write)
 
     def read(self) -> list[torch.Tensor]:
-        """Gives copies, as CUDA does."""
+        """Return copies, as CUDA does."""
         assert self.is_initialized, "nobody may start CUDA for this"
         return [state.clone() for state in self.states]
 
     def write(self, state: torch.Tensor, device: int) -> None:
-        """Sets those of one device."""
+        """Set the state of one device."""
         assert self.is_initialized
         self.states[device] = state.clone()
 
     def draw(self) -> None:
-        """Moves those of the second device on."""
+        """Advance the state of the second device."""
         self.is_initialized = True
         self.states[1] += 1
 
     @property
     def numbers(self) -> list[list[int]]:
-        """Gives where they stand."""
+        """Return the current states as numbers."""
         return [state.tolist() for state in self.states]
 
 
 def test_random_numbers_of_cuda_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin that draws some is named, as one that draws the CPU's."""
+    """A plugin that draws some is named, like one that draws the CPU's."""
     generators = Generators(monkeypatch, is_initialized=True)
     with kept_state() as changed:
         generators.draw()
@@ -431,7 +431,7 @@ def test_random_numbers_of_cuda_are_put_back(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_to_start_cuda_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody starts it to look; who uses it first has changed nobody's numbers."""
+    """Looking does not start CUDA; a plugin that starts it has changed no random numbers."""
     generators = Generators(monkeypatch, is_initialized=False)
     with kept_state() as changed:
         generators.draw()
@@ -481,7 +481,7 @@ if not mark.exists():
     ],
 )
 def test_a_full_accelerator_is_no_verdict(text: str, is_verdict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written down of the candidate; what was saved of it goes in any case."""
+    """Nothing is recorded about the candidate; its saved files are removed in any case."""
     discarded: list[Path] = []
     kept: list[object] = []
     monkeypatch.setattr(failures, "discard_artifact", lambda folder, **_: discarded.append(folder))  # pyright: ignore[reportUnknownLambdaType]
@@ -496,7 +496,7 @@ def test_a_full_accelerator_is_no_verdict(text: str, is_verdict: bool, monkeypat
 
 
 def test_after_a_full_accelerator_the_next_process_tries_again(tmp_path: Path, install_plugin: Any) -> None:
-    """The error crosses the pipe of a worker as text."""
+    """The error crosses a worker's pipe as text."""
     install_plugin("toy", toy(compiling=FULL_ONCE.format(mark=str(tmp_path / "mark"), text=FULL)))
     model, x = torch.nn.Tanh(), torch.randn(4, 8)
     found: list[tuple[str, ...]] = []
@@ -523,7 +523,7 @@ def test_a_plan_made_beside_a_full_accelerator_does_not_last(message: str, is_la
 def test_a_worker_at_rest_holds_no_memory_of_cuda(
     state: Any, monkeypatch: pytest.MonkeyPatch, is_initialized: bool
 ) -> None:
-    """What PyTorch keeps for tensors to come is given back, and CUDA is started for nobody."""
+    """PyTorch's cached memory is released, and CUDA is not started for that."""
     given_back: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_initialized)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(len(state.values)))

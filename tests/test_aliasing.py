@@ -19,7 +19,7 @@ every_backend = pytest.mark.parametrize("backend", registry().available())
 
 
 def compiled(function: Any, backend: str) -> Any:
-    """Compiles a function or module for one backend, without measuring."""
+    """Compile a function or module for one backend, without measuring."""
     return torch.compile(function, backend="hub", options={"backends": (backend,), "tune": "off"})
 
 
@@ -88,7 +88,7 @@ WRITING: dict[str, Function] = {
 
 
 def leaves(result: Any) -> list[torch.Tensor]:
-    """Gives the tensors of a result, in order."""
+    """Return the tensors of a result, in order."""
     return list(result) if isinstance(result, tuple) else [result]
 
 
@@ -120,7 +120,7 @@ def _halves(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("function", [_rows, _halves])
 @every_backend
 def test_views_made_together_share_memory_in_training(backend: str, function: Function) -> None:
-    """Views of which one operator makes several share memory where gradients are wanted too, and gradients are eager's."""
+    """Views of which one operator makes several share memory when gradients are required too, and gradients are eager's."""
     shared: list[list[bool]] = []
     gradients: list[torch.Tensor] = []
     call = compiled(function, backend)
@@ -182,7 +182,7 @@ def test_aliased_inputs_are_written_once(backend: str) -> None:
 
 @every_backend
 def test_outputs_of_two_calls_are_apart(backend: str) -> None:
-    """A later call leaves the results of an earlier one as they are."""
+    """A later call leaves the results of an earlier one unchanged."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     call = compiled(model, backend)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The shape of the source: imports go one way, the core knows no plugin, names tell what a module is about."""
+"""The structure of the source: imports go one direction, the core knows no plugin, names tell what a module is about."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EMPTY_NAMES = ("utils", "util", "helpers", "helper", "common", "misc")
 
 
 def cycle_in(graph: Mapping[str, frozenset[str]]) -> list[str]:
-    """Gives the modules of one cycle, in order, the first one again at the end; nothing where there is none."""
+    """Return the modules of one cycle, in order, the first one again at the end; empty if there is none."""
     done: set[str] = set()
 
     def visit(name: str, path: list[str]) -> list[str]:
@@ -40,7 +40,7 @@ def cycle_in(graph: Mapping[str, frozenset[str]]) -> list[str]:
 
 
 def test_a_cycle_is_found() -> None:
-    """The search for cycles finds one, and none where there is none."""
+    """The search finds a cycle if there is one, and none otherwise."""
     nowhere: frozenset[str] = frozenset()
     assert cycle_in({"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("b")}) == ["b", "c", "b"]
     assert cycle_in({"a": frozenset("bc"), "b": frozenset("c"), "c": nowhere}) == []
@@ -54,7 +54,7 @@ def test_imports_have_no_cycle() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if name.split(".")[0] == "hub"])
 def test_the_core_imports_no_plugin_and_no_library_under_one(name: str) -> None:
-    """A module of the core imports neither a plugin nor a library that a backend stands on, not even in a function."""
+    """A module of the core imports neither a plugin nor a library that a backend is built on, not even in a function."""
     forbidden = {*FOREIGN, *(plugin.name for plugin in PLUGINS)}
     bad = [f"line {item.line}: {item.target}" for item in imports_of(name) if item.target.split(".")[0] in forbidden]
     assert not bad
@@ -77,14 +77,14 @@ def test_plugins_import_the_public_surface_only(name: str) -> None:
 
 
 def test_the_core_does_not_use_the_toolkit() -> None:
-    """It is for plugins that write code; what the core needs of it would belong elsewhere."""
+    """The toolkit is for plugins that write code; what the core needs of it would belong elsewhere."""
     users = {name for name in SOURCES if name.startswith("hub.") and room_of(name) not in ("hub.toolkit", "hub.testing")}
     found = {name: item.target for name in users for item in imports_of(name) if item.target.startswith("hub.toolkit")}
     assert not found
 
 
 def test_the_public_list_says_three_times_the_same() -> None:
-    """To type checkers, to readers, and to whoever imports a name."""
+    """It says so to type checkers, to readers, and to importers of a name."""
     tree = ast.parse(Path(hub.plugin.__file__).read_text())
     checked = {
         (item.module, alias.name)
@@ -121,12 +121,12 @@ def test_importing_the_hub_imports_no_torch() -> None:
 
 
 def test_capturing_imports_no_solver() -> None:
-    """What only decides is imported where something is decided: a first answer in eager does not wait for it."""
+    """What only decides is imported when something is decided: a first answer in eager does not wait for it."""
     assert "scipy" not in modules_after("import hub.frontend.dynamo")
 
 
 def modules_after(code: str) -> set[str]:
-    """Gives the top-level modules that a fresh interpreter has loaded after running some code."""
+    """Return the top-level modules that a fresh interpreter has loaded after running some code."""
     program = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     return set(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split())
 
@@ -145,12 +145,12 @@ def test_no_public_name_hides_a_module() -> None:
 
 @pytest.mark.parametrize("name", hub.__all__)
 def test_public_names_exist(name: str) -> None:
-    """Every public name of `hub` can be had."""
+    """Every public name of `hub` can be imported."""
     assert getattr(hub, name) is not None
 
 
 def hooks() -> list[str]:
-    """Gives the names of the hooks, in order."""
+    """Return the names of the hooks, in order."""
     tree = ast.parse(Path(hookspecs.__file__).read_text())
     functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
     return [node.name for node in functions if any("hookspec" in ast.unparse(item) for item in node.decorator_list)]
@@ -165,24 +165,24 @@ def test_every_hook_is_documented(hook: str) -> None:
 
 @pytest.mark.parametrize("hook", hooks())
 def test_every_hook_is_tested(hook: str) -> None:
-    """Each hook has a test that bears its name."""
+    """Each hook has a test with its name."""
     pattern = re.compile(rf"^\s*def test_\w*{hook}\w*\(", flags=re.MULTILINE)
     assert any(pattern.search(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
 
 
 def test_rooms_have_no_cycle() -> None:
-    """What one folder of the core stands on does not stand on that folder."""
+    """No package of the core depends on one that depends on it."""
     cycle = cycle_in(room_graph())
     assert not cycle, " -> ".join(cycle)
 
 
 def test_few_modules_stand_outside_of_rooms() -> None:
-    """A stranger finds the place of what comes next by the names of the rooms."""
+    """Package names tell a newcomer where the next module belongs."""
     assert {path.stem for path in CORE.glob("*.py")} == {"__init__", "errors", "plan", "plan_file"}
 
 
 def test_the_picture_of_the_rooms_is_current() -> None:
-    """It is drawn from the imports: `python -m tests.rooms` draws it, and the text names each room."""
+    """It is drawn from the imports: `python -m tests.rooms` draws it, and the text names each package."""
     assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.drawn(room_graph())
     text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     assert [room for room in room_graph() if f"`{room.partition('.')[2]}/`" not in text] == []

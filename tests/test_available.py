@@ -1,4 +1,4 @@
-"""The backends that a full installation has are there: tests over all that are available would thin out unnoticed."""
+"""The backends of a full installation are present: tests over all available ones would otherwise thin out unnoticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend's own settings: declared by its plugin, set where the hub's are, and part of what its executables are."""
+"""A backend's own settings: declared by its plugin, set where the hub's are, and part of what its executables depend on."""
 
 from __future__ import annotations
 
@@ -93,17 +93,17 @@ Install = Callable[[str, str], None]
 
 @pytest.fixture
 def offset(install_plugin: Install) -> None:
-    """A backend whose results are off by as much as it is told."""
+    """Install a backend whose results are off by a configured amount."""
     install_plugin("offset", SOURCE)
 
 
 def options(tmp_path: Path, **own: Any) -> dict[str, Any]:
-    """Options under which only this backend bids."""
+    """Return options under which only this backend bids."""
     return {"backends": ["offset"], "tune": "off", "cache_dir": str(tmp_path / "cache"), "accuracy": 1.0, "offset": own}
 
 
 def off_by(given: Mapping[str, Any]) -> float:
-    """Runs a tanh through the hub, and gives by how much of itself the result is off."""
+    """Run a tanh through the hub, and return the relative error of the result."""
     torch._dynamo.reset()
     compiled = torch.compile(nn.Tanh(), backend="hub", options=dict(given))
     with torch.no_grad():
@@ -115,7 +115,7 @@ def off_by(given: Mapping[str, Any]) -> float:
 
 @pytest.mark.usefixtures("offset")
 def test_settings_reach_the_backend_here_and_in_workers(tmp_path: Path) -> None:
-    """Executables are compiled in a worker and run here: both under what the user has set."""
+    """Executables are compiled in a worker and run here: both use the user's settings."""
     assert off_by(options(tmp_path, device="software", offset=0.01)) == pytest.approx(0.01, rel=1e-3)
 
 
@@ -128,7 +128,7 @@ def test_what_was_saved_under_other_settings_is_not_loaded(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("offset")
 def test_settings_decide_whether_a_backend_can_be_used() -> None:
-    """Where what it needs depends on its settings, so does whether it is there."""
+    """If a backend's requirements depend on its settings, so does its availability."""
     assert registry().entries["offset"].status.reason == "hub-test-board is not installed"
     chosen = resolve({"offset": {"device": "software"}}, {}, Path("/"))
     configured = registry().configured(chosen)
@@ -139,7 +139,7 @@ def test_settings_decide_whether_a_backend_can_be_used() -> None:
 
 @pytest.mark.usefixtures("offset")
 def test_settings_know_the_cache_folder(tmp_path: Path) -> None:
-    """What a backend keeps goes where the options have the cache, whether it has settings of its own in them or not."""
+    """A backend's files go to the options' cache folder, whether or not it has settings of its own in them."""
     folders = [tmp_path / "one", tmp_path / "two"]
     chosen = [resolve({"cache_dir": str(folder), "offset": {"device": "software"}}, {}, Path("/")) for folder in folders]
     one, two = (registry().configured(options) for options in chosen)
@@ -151,7 +151,7 @@ def test_settings_know_the_cache_folder(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("offset")
 def test_settings_decide_how_exact_a_backend_is(tmp_path: Path) -> None:
-    """A backend that is less exact under some settings bids only where the user grants that."""
+    """A backend that is less accurate under some settings bids only if the user grants that."""
     exact = {**options(tmp_path, device="software", offset=0.01), "accuracy": 0.001, "backends": None}
     (plan,) = hub.explain(nn.Tanh(), torch.ones(2), options=exact)
     (event,) = (event for event in plan.events if event.backend == "offset")
@@ -160,7 +160,7 @@ def test_settings_decide_how_exact_a_backend_is(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("offset")
 def test_settings_come_from_all_places_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call goes before variables, which go before hub.toml; each setting by itself."""
+    """The call overrides variables, which override hub.toml; each setting by itself."""
     (tmp_path / "hub.toml").write_text('[offset]\ndevice = "software"\noffset = 0.5\n')
     environ = {"HUB_OFFSET_OFFSET": "0.25"}
     chosen = resolve({"offset": {}}, environ, tmp_path, home=tmp_path)
@@ -197,7 +197,7 @@ def test_wrong_settings_are_named(given: Mapping[str, Any], said: str) -> None:
 
 @pytest.mark.usefixtures("offset")
 def test_a_wrong_variable_costs_the_backend_until_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is listed says what is wrong; a compilation is told."""
+    """The listing says what is wrong; a compilation gets a message."""
     monkeypatch.setenv("HUB_OFFSET_OFFSET", "much")
     registry.cache_clear()
     assert "HUB_OFFSET_OFFSET" in registry().entries["offset"].status.reason
@@ -234,7 +234,7 @@ TYPER = """
 
 
 def cli(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs `hub` in a process that sees the test's plugins."""
+    """Run `hub` in a process that sees the test's plugins."""
     command = "import sys; from hub.cli import main; sys.argv[0] = 'hub'; sys.exit(main())"
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
     environ = {**os.environ, "PYTHONPATH": path}
@@ -245,7 +245,7 @@ def cli(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.usefixtures("offset")
 def test_what_a_machine_lacks_and_what_users_should_know_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the settings have it: a backend without its device is no candidate, and says what it lacks."""
+    """It depends on the settings: a backend without its device is no candidate, and says what it lacks."""
     monkeypatch.setenv("HUB_OFFSET_DEVICE", "software")
     monkeypatch.setenv("HUB_OFFSET_OFFSET", "0.5")
     (listed,) = (each for each in hub.list_backends() if each.name == "offset")
@@ -256,13 +256,13 @@ def test_what_a_machine_lacks_and_what_users_should_know_is_listed(monkeypatch: 
 
 
 def bring_command(tmp_path: Path, name: str) -> None:
-    """Adds an entry point of the group `hub.commands`."""
+    """Add an entry point of the group `hub.commands`."""
     facts = tmp_path / "site" / f"hub_{name}-1.0.dist-info" / "entry_points.txt"
     facts.write_text(f"[hub.commands]\n{name} = hub_{name}:app\n")
 
 
 def test_plugins_bring_commands(install_plugin: Install, tmp_path: Path) -> None:
-    """`hub NAME` runs what the plugin brings; `hub --help` names it and imports nothing."""
+    """`hub NAME` runs the plugin's command; `hub --help` names it and imports nothing."""
     install_plugin("greeter", TYPER)
     bring_command(tmp_path, "greeter")
     install_plugin("broken", "raise RuntimeError('no licence')")

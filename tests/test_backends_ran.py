@@ -1,4 +1,4 @@
-"""Tests that are named after a backend fail, together, where it ran too little."""
+"""Tests named after a backend fail, together, if it ran too little."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_relu(backend, size):
 def test_a_backend_that_refuses_everything_fails_the_session(
     supports: str, status: int, install_plugin: Install, tmp_path: Path
 ) -> None:
-    """Every test passes, for eager equals eager; the session fails, and names the module, the backend and the counts."""
+    """Every test passes, as eager equals eager; the session fails, and names the module, the backend and the counts."""
     install_plugin("toy", toy(supports=supports))
     (tmp_path / "test_toy.py").write_text(TESTS)
     options = ("-q", "-p", "hub.testing.backends_ran", "-p", "no:cacheprovider", "-p", "no:randomly")

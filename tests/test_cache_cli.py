@@ -1,4 +1,4 @@
-"""`hub cache`: what is kept, what is broken, and how to be rid of it."""
+"""`hub cache`: what it contains, what is corrupt, and how to remove it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUBJECT = Subject("structure", "openvino", "versions", "machine", 2, False, "fas
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache folder in force, which is not there yet."""
+    """Return the active cache folder, which does not exist yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -38,7 +38,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def filled(root: Path) -> Path:
-    """A cache with an executable, last used two hours ago, a plan, a measurement and two failures."""
+    """Return a cache with an executable, last used two hours ago, a plan, a measurement and two failures."""
     store = Store(root)
     folder = store.artifact("onnxruntime", KEY)
     about = {"operators": [["aten.linear.default", 2], ["aten.gelu.default", 1]], "inputs": ["float32[8, 128]"]}
@@ -70,7 +70,7 @@ def model(root: Path) -> Path:
 
 
 def test_what_is_kept_is_listed(filled: Path) -> None:
-    """One line each: whose, which, how large, how old, last used, and what it is."""
+    """Each has one line: owner, key, size, age, last use, and kind."""
     lines = run("ls").splitlines()
     assert lines[0] == f"{filled}: 1 artifact, 1 plan, 2 MB of at most 10 GB"
     assert lines[2].split() == ["kind", "backend", "key", "size", "made", "used", "what"]
@@ -82,7 +82,7 @@ def test_what_is_kept_is_listed(filled: Path) -> None:
 
 
 def test_remembered_failures_are_listed_latest_first(filled: Path) -> None:
-    """With the way to forget them."""
+    """The listing says how to forget them."""
     lines = run("ls").splitlines()
     start = next(number for number, line in enumerate(lines) if "hub cache forget" in line)
     assert [line.split() for line in lines[start + 2 :]] == [
@@ -106,7 +106,7 @@ def test_the_list_is_for_programs_too(filled: Path) -> None:
 
 @pytest.mark.parametrize("command", ["ls", "verify", "prune", "forget"])
 def test_an_empty_cache_is_no_error_and_is_not_made(root: Path, command: str) -> None:
-    """There is nothing to say but that."""
+    """The empty listing says only that."""
     assert run(command)
     facts(command)
     assert not root.exists()
@@ -130,7 +130,7 @@ def test_what_is_broken_is_named_and_stays(filled: Path) -> None:
 
 
 def test_what_is_broken_is_removed_on_request(filled: Path) -> None:
-    """Executables, plans and rows; what is sound stays."""
+    """It checks executables, plans and rows; sound entries stay."""
     import sqlite3
 
     model(filled).write_bytes(b"y")
@@ -148,13 +148,13 @@ def test_what_is_broken_is_removed_on_request(filled: Path) -> None:
 
 
 def test_a_database_that_is_none_is_named(filled: Path) -> None:
-    """Opening it has set it aside."""
+    """Opening it has renamed it."""
     (filled / DATABASE).write_bytes(b"no database" * 1000)
     assert "set aside as measurements.sqlite.broken-1" in run("verify")
 
 
 def test_a_folder_that_others_may_write_is_broken(filled: Path) -> None:
-    """And every other command refuses it, saying what mends it."""
+    """Every other command refuses it, and says how to fix it."""
     filled.chmod(0o777)
     assert f"others may write to {filled}; chmod go-w {filled}" in run("verify", status=1)
     for command in ("ls", "prune", "clear", "forget"):
@@ -165,7 +165,7 @@ def test_a_folder_that_others_may_write_is_broken(filled: Path) -> None:
 
 
 def test_pruning_brings_the_cache_down_to_a_size(filled: Path) -> None:
-    """The one in force, or one that is given."""
+    """The size is the configured one, or one that is given."""
     assert "removed 0 things, 0 bytes" in run("prune")
     assert model(filled).exists()
     assert "removed 1 thing, 2 MB, and 0 leftovers of killed processes" in run("prune", "--cache-gb", "0.001")
@@ -174,7 +174,7 @@ def test_pruning_brings_the_cache_down_to_a_size(filled: Path) -> None:
 
 
 def test_pruning_removes_what_killed_processes_left(filled: Path) -> None:
-    """Once it is old."""
+    """They are removed once they are old."""
     partial = filled / "artifacts" / "onnxruntime" / f"{PARTIAL}abc"
     partial.mkdir()
     assert facts("prune")["leftovers"] == []
@@ -184,7 +184,7 @@ def test_pruning_removes_what_killed_processes_left(filled: Path) -> None:
 
 
 def test_the_file_of_measurements_is_listed(filled: Path) -> None:
-    """How many rows of how many, its size, and what was set aside of it."""
+    """The line has the number and the limit of rows, its size, and the corrupt files kept from it."""
     (line,) = (line for line in run("ls").splitlines() if line.startswith(DATABASE))
     assert re.fullmatch(rf"{DATABASE}: 3 rows of at most 60,500, \S+ kB", line)
     (filled / f"{DATABASE}.broken-1").write_bytes(b"damaged")
@@ -196,7 +196,7 @@ def test_the_file_of_measurements_is_listed(filled: Path) -> None:
 
 
 def test_pruning_bounds_the_file_of_measurements(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest rows go, and what was set aside."""
+    """The oldest rows and the corrupt files are removed."""
     (filled / f"{DATABASE}.broken-1").write_bytes(b"damaged")
     monkeypatch.setattr("hub.cache.measurements.MOST", {"measurements": 5, "failures": 1, "choices": 5, "profiles": 5})
     assert f"{DATABASE}: removed 1 old row and 1 file that had been set aside" in run("prune")
@@ -207,7 +207,7 @@ def test_pruning_bounds_the_file_of_measurements(filled: Path, monkeypatch: pyte
 
 
 def test_clearing_asks_first(filled: Path) -> None:
-    """No means that nothing happens; so does no answer."""
+    """After "no", or no answer, nothing happens."""
     for typed in ("n\n", ""):
         run("clear", status=1, typed=typed)
         assert model(filled).exists()
@@ -216,7 +216,7 @@ def test_clearing_asks_first(filled: Path) -> None:
 
 
 def test_clearing_leaves_nothing(filled: Path) -> None:
-    """No executable, plan, measurement or failure; a file of somebody else's stays."""
+    """No executable, plan, measurement or failure remains; a foreign file stays."""
     (filled / "mine.txt").write_text("mine")
     found = facts("clear", "--yes")
     assert found["nbytes"] > 2_000_000
@@ -229,7 +229,7 @@ def test_clearing_leaves_nothing(filled: Path) -> None:
 
 @pytest.fixture
 def tuned(filled: Path) -> Path:
-    """A cache with two tuned kernels, and one that was set aside."""
+    """Return a cache with two tuned kernels, and a corrupt one."""
     for name in ("kernel0", "kernel1", "kernel1.damaged0"):
         folder = tuning_folder(filled, "tvm") / name
         folder.mkdir(parents=True)
@@ -238,20 +238,20 @@ def tuned(filled: Path) -> Path:
 
 
 def test_what_tuning_found_is_listed(tuned: Path) -> None:
-    """How many kernels of which backend, what was set aside, and what is allowed."""
+    """The line has the number of kernels per backend, the corrupt ones, and the limit."""
     assert "tuning: 2 tuned kernels (tvm), 1 set aside as damaged, 3 kB of at most 1 GB" in run("ls")
     facts = json.loads(run("ls", "--json"))["tuning"]
     assert (facts["kernels"], facts["nbytes"], len(facts["aside"])) == ({"tvm": 2}, 3000, 1)
 
 
 def test_pruning_removes_what_was_set_aside_of_tuning(tuned: Path) -> None:
-    """And says so; what can be read stays while it fits."""
+    """It says so; readable kernels stay while they fit."""
     assert "tuning: removed 0 tuned kernels (tvm), 1 set aside as damaged, 1 kB" in run("prune")
     assert [path.name for path in sorted(tuning_folder(tuned, "tvm").iterdir())] == ["kernel0", "kernel1"]
 
 
 def test_clearing_leaves_what_tuning_found_unless_asked(tuned: Path) -> None:
-    """It may have taken hours: what is left is told, and how to remove it; the question names what goes."""
+    """Tuning may have taken hours: what remains is reported, and how to remove it; the question names what is removed."""
     said = run("clear", "--yes")
     assert "left 2 tuned kernels (tvm), 1 set aside as damaged, 3 kB, for which tuning may have taken hours" in said
     assert len(list(tuning_folder(tuned, "tvm").iterdir())) == 3
@@ -263,7 +263,7 @@ def test_clearing_leaves_what_tuning_found_unless_asked(tuned: Path) -> None:
 
 
 def test_failures_are_forgotten(filled: Path) -> None:
-    """Of one backend, or all; measurements stay."""
+    """The failures are those of one backend, or all; measurements stay."""
     assert run("forget", "openvino") == "forgot 1 failure of openvino\n"
     assert [one["subject"]["backend"] for one in facts("ls")["failures"]] == ["inductor"]
     assert facts("forget") == {"forgotten": 1, "plans": 0}
@@ -271,7 +271,7 @@ def test_failures_are_forgotten(filled: Path) -> None:
 
 
 def test_plans_made_after_a_failure_are_forgotten_with_it(filled: Path) -> None:
-    """Replayed, they would keep the backend away; plans in which only others failed stay."""
+    """A replay would keep excluding the backend; plans in which only others failed stay."""
     event = Event(kind="failed", stage="compile", backend="openvino", message="killed by SIGSEGV")
     clusters = (PlannedCluster(name="c0", backend="onnxruntime", nodes=("n",)),)
     Store(filled).keep_plan("after", Plan(graph="g", clusters=clusters, events=(event,)))
@@ -281,7 +281,7 @@ def test_plans_made_after_a_failure_are_forgotten_with_it(filled: Path) -> None:
 
 
 def test_a_misspelt_backend_is_named(filled: Path) -> None:
-    """With the nearest one; one that is no longer installed may be forgotten."""
+    """The message has the nearest name; one that is no longer installed may be forgotten."""
     kept, _ = Measurements.open(filled)
     kept.keep_failure(Failure(replace(SUBJECT, backend="gone"), "compile", "x", None, "2026-11-01"))
     kept.close()
@@ -293,14 +293,14 @@ def test_a_misspelt_backend_is_named(filled: Path) -> None:
 
 @pytest.fixture
 def imported(filled: Path) -> Path:
-    """A cache that knows of three plugins, one of which crashed while it was imported."""
+    """Return a cache that knows three plugins, one of which crashed while it was imported."""
     faults = {"good": "", "fine": "", "fatal": "importing it ended its process: killed by SIGSEGV"}
     write_imports(filled, {f"{name} 1.0": Imported(name, text, "2026-11-03T12:00:00") for name, text in faults.items()})
     return filled
 
 
 def test_imports_are_listed(imported: Path) -> None:
-    """Those that did harm among the failures."""
+    """Those that did harm are listed among the failures."""
     lines = run("ls").splitlines()
     assert f"{IMPORTS}: 2 plugins imported without harm" in lines
     assert re.fullmatch(r"fatal +import +2026-11-03 +importing it ended its process: killed by SIGSEGV", lines[-1])
@@ -312,7 +312,7 @@ def test_imports_are_listed(imported: Path) -> None:
 
 
 def test_imports_are_forgotten(imported: Path) -> None:
-    """Of one plugin, or all; what did no harm stays known."""
+    """The imports are those of one plugin, or all; harmless ones stay known."""
     assert run("forget", "openvino") == "forgot 1 failure of openvino\n"
     assert len(read_imports(imported).found) == 3
     assert run("forget", "fatal") == "forgot 1 failure of fatal\n"
@@ -338,7 +338,7 @@ def test_imports_are_verified(imported: Path) -> None:
 
 
 def test_imports_are_cleared(imported: Path) -> None:
-    """With what a killed process left half-written."""
+    """What a killed process left half-written is removed too."""
     (imported / f"{LEFTOVERS}abc").touch()
     run("clear", "--yes")
     assert facts("ls")["imports"] == []
@@ -357,13 +357,13 @@ def test_imports_are_cleared(imported: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_message(root: Path, arguments: tuple[str, ...], message: str) -> None:
-    """As for every command."""
+    """This holds for every command."""
     found = CliRunner().invoke(app, ["cache", *arguments])
     assert found.exit_code == 2
     assert message in found.stderr
 
 
 def test_another_folder_can_be_named(filled: Path, tmp_path: Path) -> None:
-    """In place of the one in force."""
+    """It replaces the active one."""
     assert facts("ls", "--cache-dir", str(tmp_path / "other"))["kept"] == []
     assert len(facts("ls", "--cache-dir", str(filled))["kept"]) == 2

@@ -29,7 +29,7 @@ def tiny():
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command runs in an empty folder with an empty cache."""
+    """Run every command in an empty folder with an empty cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "tiny.py").write_text(SOURCE)
@@ -100,7 +100,7 @@ def test_a_mistake_is_one_message_and_exit_2() -> None:
 
 
 def test_a_traceback_is_shown_on_request() -> None:
-    """`--traceback` lets the error through."""
+    """`--traceback` raises the error."""
     found = hub("explain", "bret", "--traceback")
     assert found.returncode != 0
     assert "Traceback" in found.stderr
@@ -116,7 +116,7 @@ def test_a_traceback_is_shown_on_request() -> None:
     ],
 )
 def test_wrong_flags_are_refused_before_anything_runs(flags: tuple[str, ...], message: str) -> None:
-    """Flags are options, with the same messages as from the other places."""
+    """Flags are options, with the same messages as from the other sources."""
     found = CliRunner().invoke(app, ["explain", "mlp", *flags])
     assert found.exit_code == 2
     assert message in found.stderr
@@ -177,7 +177,7 @@ def test_run_compares_with_eager_and_gives_times() -> None:
 
 
 def test_bench_writes_json_with_the_command_that_made_it(tmp_path: Path) -> None:
-    """A result file says how to make it again."""
+    """A result file says how to reproduce it."""
     place = tmp_path / "out.json"
     found = hub("bench", "tiny.py:tiny", "--against", "eager", "--rounds", "3", "--json", str(place), *EAGER_ONLY)
     assert found.returncode == 0, found.stderr

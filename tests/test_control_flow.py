@@ -34,13 +34,13 @@ class Gated(nn.Module):
 
 
 def looped(n: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A loop whose number of rounds is data."""
+    """Run a loop whose number of rounds is data."""
     start = (torch.zeros((), dtype=torch.int64), x)
     return while_loop(lambda i, x: i < n, lambda i, x: (i + 1, (x @ w).tanh() + x), start)[1]
 
 
 def scanned(x: torch.Tensor, w: torch.Tensor) -> Any:
-    """A recurrence over the first dim."""
+    """Run a recurrence over the first dim."""
 
     def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         state = (state @ w + x).tanh()
@@ -50,7 +50,7 @@ def scanned(x: torch.Tensor, w: torch.Tensor) -> Any:
 
 
 def mapped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The same for each row."""
+    """Run the same for each row."""
     return control_map(lambda row, w: (row @ w).relu() * 2, x, w)
 
 
@@ -96,7 +96,7 @@ def test_each_branch_that_runs_has_a_plan_of_its_own() -> None:
 def test_what_a_loop_repeats_has_a_plan_of_its_own(
     function: Callable[..., Any], calls: Sequence[Sequence[Any]], programs: set[str]
 ) -> None:
-    """The body of a loop is a graph that backends take."""
+    """The body of a loop is a graph that backends support."""
     torch.manual_seed(1)
     values = [tuple(torch.randn(item) if isinstance(item, tuple) else item for item in call) for call in calls]
     assert programs <= check(function, values)
@@ -141,9 +141,9 @@ def test_gradients_go_through_branches() -> None:
     ],
 )
 def test_gradients_go_through_loops(function: Callable[..., Any], first: tuple[Any, ...], programs: set[str]) -> None:
-    """What a loop repeats, forward and backward, is planned, and gradients are eager's for all sizes.
+    """The body of a loop, forward and backward, is planned, and gradients are eager's for all sizes.
 
-    PyTorch alone captures the gradient of `while_loop` only where users let graphs hold numbers read from tensors.
+    PyTorch alone captures the gradient of `while_loop` only if users allow graphs to hold numbers read from tensors.
     """
     torch.manual_seed(5)
     compiled, reference = planned(function, "onnxruntime"), torch.compile(function, backend="eager")
@@ -179,7 +179,7 @@ def test_random_numbers_inside_branches_are_eagers() -> None:
 
 
 def test_a_model_with_branches_can_be_frozen() -> None:
-    """Freezing takes the one graph that PyTorch calls; bodies follow with it."""
+    """Freezing uses the one graph that PyTorch calls; bodies follow with it."""
     model = Gated().eval()
     x = torch.randn(2, 6)
     frozen = hub.freeze(planned(model, "onnxruntime"), T(True), x)

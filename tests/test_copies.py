@@ -1,4 +1,4 @@
-"""Copies of compiled models, and models that go through files: each is eager's, compiled anew, with weights of its own."""
+"""Copies of compiled models, and models saved to files: each matches eager, compiled anew, with weights of its own."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Net(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _inference() -> Any:
-    """Serves only: training has tests of its own."""
+    """Run inference only: training has tests of its own."""
     with torch.no_grad():
         yield
 
 
 def compiled(model: nn.Module, backend: str = "hub") -> Any:
-    """Compile a model, and have it captured and planned."""
+    """Compile a model, and capture and plan it."""
     call = torch.compile(model, backend=backend, options=OPTIONS if backend == "hub" else None)
     call(X)
     return call
 
 
 def check(call: Callable[..., Any], model: nn.Module, *, is_planned: bool = True) -> None:
-    """Raise AssertionError unless a model gives what another gives in eager, and, where it is compiled, by the backend."""
+    """Raise AssertionError unless a model returns another's results in eager, and, if it is compiled, by the backend."""
     torch.testing.assert_close(call(X), model(X), rtol=1e-5, atol=1e-6)
     if is_planned:
         assert [plan.backends for plan in hub.plans(call)] == [(BACKEND,)]
@@ -82,7 +82,7 @@ WAYS = {"deepcopy": _deep_copy, "pickle": _pickled, "torch.save": _saved}
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_of_a_compiled_model_is_compiled_with_weights_of_its_own(way: str) -> None:
-    """The copy is planned at its first call; from then on a change of either's weights is no change of the other's."""
+    """The copy is planned at its first call; from then on a change of one model's weights does not affect the other."""
     model = Net().eval()
     call = compiled(model)
     twin = WAYS[way](call)
@@ -101,7 +101,7 @@ def test_a_copy_of_a_compiled_model_is_compiled_with_weights_of_its_own(way: str
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_of_a_model_that_was_compiled_is_a_plain_model(way: str) -> None:
-    """It holds weights and nothing of the hub's; compiled itself, it has plans and weights of its own."""
+    """It contains weights and nothing of the hub's; compiled itself, it has plans and weights of its own."""
     model = Net().eval()
     call = compiled(model)
     twin = WAYS[way](model)
@@ -133,7 +133,7 @@ def test_a_model_that_is_compiled_in_place_can_be_copied(way: str) -> None:
 
 
 def test_a_state_goes_from_one_compiled_model_to_another() -> None:
-    """Names are those of every compiled module; what is loaded counts in the next call of a model with a plan."""
+    """Names are those of every compiled module; loaded weights count in the next call of a model with a plan."""
     source, target = Net().eval(), Net().eval()
     call, other = compiled(source), compiled(target)
     state = _saved(call.state_dict())
@@ -164,7 +164,7 @@ assert [plan.backends for plan in hub.plans(call)] == [("{BACKEND}",)], hub.plan
 
 @pytest.mark.parametrize("what", ["the model", "the compiled model", "a model compiled in place"])
 def test_what_was_compiled_can_be_exported(what: str) -> None:
-    """`torch.export` has the program that it has with PyTorch's own backend, and eager's result."""
+    """`torch.export` returns the same program as with PyTorch's own backend, and eager's result."""
     programs: dict[str, Any] = {}
     state = Net().state_dict()
     for backend in ("aot_eager", "hub"):
@@ -178,7 +178,7 @@ def test_what_was_compiled_can_be_exported(what: str) -> None:
         program = torch.export.export(call if what == "the compiled model" else model, (X,))
         torch.testing.assert_close(program.module()(X), expected)
         programs[backend] = [str(node.target) for node in program.graph.nodes], list(program.state_dict)
-        check(call, in_eager(model), is_planned=backend == "hub")  # it serves on
+        check(call, in_eager(model), is_planned=backend == "hub")  # it continues to serve
     assert programs["hub"] == programs["aot_eager"]
 
 

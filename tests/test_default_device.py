@@ -1,4 +1,4 @@
-"""What the user has made PyTorch's default device is the user's: what the hub makes for itself lies where it has to."""
+"""PyTorch's default device is the user's choice: the hub's own tensors lie on the device that they need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES = {
 
 @pytest.fixture
 def default() -> Iterator[None]:
-    """Has no memory, so that whatever is made on it by mistake holds nothing."""
+    """Set a default device without memory, so that a tensor made on it by mistake holds nothing."""
     torch.set_default_device("meta")
     yield
     torch.set_default_device(None)
@@ -67,7 +67,7 @@ def test_nudged_references_are_the_same_ones() -> None:
 
 
 def test_a_model_runs_compiled_under_any_default_device(request: pytest.FixtureRequest, install_plugin: Any) -> None:
-    """Planned, verified and run where its own values lie."""
+    """It is planned, verified and run on the device of its own values."""
     install_plugin("toy", toy())
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
     x = torch.randn(4, 8)

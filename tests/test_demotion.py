@@ -1,4 +1,4 @@
-"""A backend that fails while it serves stays away: after a refresh, in later captures, and in later processes."""
+"""A backend that fails while it serves stays disabled: after a refresh, in later captures, and in later processes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ LACKS_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "wrapped", "allocator")
 
 
 class Fickle:
-    """The plugin's fault from now on, and how often it has run in a process of a user's."""
+    """The plugin's current fault, and how often it has run in a user's process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -88,12 +88,12 @@ class Fickle:
         self.behave("well")
 
     def behave(self, fault: str) -> None:
-        """Sets the fault."""
+        """Set the fault."""
         (self.folder / "fault").write_text(fault)
 
     @property
     def n_calls(self) -> int:
-        """Calls so far."""
+        """Return the number of calls so far."""
         return len((self.folder / "diary").read_text().splitlines())
 
 
@@ -102,7 +102,7 @@ Install = Callable[..., Fickle]
 
 @pytest.fixture
 def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Install:
-    """Installs the plugin."""
+    """Return a function that installs the plugin."""
 
     def place(*, saveable: bool = True) -> Fickle:
         install_plugin("fickle", PLUGIN.format(folder=str(tmp_path), saveable=saveable))
@@ -112,7 +112,7 @@ def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Insta
 
 
 class Net(torch.nn.Module):
-    """One cluster."""
+    """A model that is one cluster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,21 +124,21 @@ class Net(torch.nn.Module):
 
 
 def compiled(model: torch.nn.Module, **options: Any) -> Any:
-    """Compiles a model for the plugin anew, without measuring, and without workers unless they are asked for."""
+    """Compile a model for the plugin anew, without measuring, and without workers unless they are requested."""
     torch._dynamo.reset()
     given = {"tune": "off", "backends": ["fickle"], "isolate": False, **options}
     return torch.compile(model, backend="hub", options=given)
 
 
 def call(model: torch.nn.Module, run: Any) -> None:
-    """Calls a compiled model once; raises AssertionError unless it gives eager's result."""
+    """Call a compiled model once; raise AssertionError unless it returns eager's result."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", HubWarning)
         torch.testing.assert_close(run(X), model(X))
 
 
 def failed_once(fickle: Fickle, model: torch.nn.Module, fault: str = "raise", **options: Any) -> Any:
-    """Gives the compiled model in whose second call the plugin has failed, and which behaves well from then on."""
+    """Return the compiled model in whose second call the plugin failed, and which behaves well afterwards."""
     run = compiled(model, **options)
     call(model, run)
     assert hub.plans(run)[-1].backends == ("fickle",)
@@ -149,7 +149,7 @@ def failed_once(fickle: Fickle, model: torch.nn.Module, fault: str = "raise", **
 
 
 def stays_away(fickle: Fickle, model: torch.nn.Module, run: Any) -> hub.Plan:
-    """Calls a model; raises AssertionError where the plugin runs. Gives the plan, which says why it does not."""
+    """Call a model; raise AssertionError if the plugin runs. Return the plan, which says why it does not."""
     before = fickle.n_calls
     call(model, run)
     call(model, run)
@@ -161,12 +161,12 @@ def stays_away(fickle: Fickle, model: torch.nn.Module, run: Any) -> hub.Plan:
 
 
 def refresh(model: torch.nn.Module, run: Any) -> None:
-    """Has the weights read anew."""
+    """Read the weights again."""
     hub.refresh(run)
 
 
 def change(model: torch.nn.Module, run: Any) -> None:
-    """Writes to a weight, so that a new set of executables is needed."""
+    """Write to a weight, so that a new set of executables is needed."""
     with torch.no_grad():
         next(model.parameters()).mul_(0.5)
 
@@ -174,7 +174,7 @@ def change(model: torch.nn.Module, run: Any) -> None:
 @pytest.mark.parametrize("happens", [refresh, change])
 @pytest.mark.parametrize("options", [{}, {"renew": True}, {"isolate": True}])
 def test_new_executables_are_not_asked_of_it(happens: Any, options: dict[str, Any], install: Install) -> None:
-    """A compiled model that builds again leaves it out, whatever a cache remembers."""
+    """A compiled model that builds again excludes it, regardless of what a cache remembers."""
     fickle, model = install(), Net().eval()
     run = failed_once(fickle, model, **options)
     happens(model, run)
@@ -196,7 +196,7 @@ def test_the_next_capture_leaves_it_out(fault: str, isolate: bool, says: str, sa
 
 
 def test_what_shadow_mode_finds_is_remembered(install: Install) -> None:
-    """Without shadow mode too, a later capture leaves out what was found wrong with it."""
+    """Without shadow mode too, a later capture excludes a candidate that gave a wrong result."""
     fickle, model = install(), Net().eval()
     failed_once(fickle, model, "wrong", shadow=1.0)
     plan = stays_away(fickle, model, compiled(model))
@@ -213,7 +213,7 @@ def test_other_weights_of_the_same_structure_are_left_out_as_well(install: Insta
 
 
 def test_forgetting_or_renewing_lets_it_try_again(install: Install) -> None:
-    """The old failure is listed with its stage; `hub cache forget` clears it, and `renew` goes past it."""
+    """The old failure is listed with its stage; `hub cache forget` clears it, and `renew` ignores it."""
     fickle, model = install(), Net().eval()
     failed_once(fickle, model)
     run = compiled(model, renew=True)
@@ -229,7 +229,7 @@ def test_forgetting_or_renewing_lets_it_try_again(install: Install) -> None:
 
 
 def test_nothing_is_remembered_where_failures_are_errors(install: Install) -> None:
-    """With strict=True the user is told at every call, and nothing is demoted."""
+    """With strict=True every call raises, and nothing is demoted."""
     fickle, model = install(), Net().eval()
     run = compiled(model, strict=True)
     call(model, run)
@@ -275,7 +275,7 @@ print(plan.events)
 
 
 def process(tmp_path: Path) -> str:
-    """Runs the model in a process of its own; gives what it prints."""
+    """Run the model in a new process; return what it prints."""
     path = [str(tmp_path / "site"), *filter(None, sys.path), str(Path(__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],

@@ -1,4 +1,4 @@
-"""The documentation: links lead somewhere, and the quickstarts run as they are written."""
+"""The documentation: links resolve, and the quickstarts run as written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_quickstart_has_code() -> None:
     ("title", "code"), slices.drawn((pytest.param(*block, id=block[0]) for block in BLOCKS), one_in=len(BLOCKS))
 )
 def test_quickstarts_run(title: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HUB_TUNE", "off")  # by prices: what is shown does not depend on who wins
+    monkeypatch.setenv("HUB_TUNE", "off")  # by prices: the output does not depend on which backend wins
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
     script = tmp_path / f"{title.replace(' ', '_')}.py"
     script.write_text(code)

@@ -40,7 +40,7 @@ PROFILE = Profile(
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command runs in an empty folder with an empty cache, and measuring takes no time."""
+    """Run every command in an empty folder with an empty cache, and let measuring take no time."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
@@ -84,7 +84,7 @@ def test_one_screen_says_it_all() -> None:
 
 
 def test_the_profile_is_kept_for_its_number_of_threads(tmp_path: Path) -> None:
-    """Planning finds it under the cache folder in force."""
+    """Planning finds it in the active cache folder."""
     run("--threads", "3", "--cache-dir", str(tmp_path / "other"))
     kept = stored_profile(tmp_path / "other", 3)
     assert kept is not None
@@ -94,7 +94,7 @@ def test_the_profile_is_kept_for_its_number_of_threads(tmp_path: Path) -> None:
 
 
 def test_only_backends_that_passed_their_probe_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a missing nor a broken one, nor eager twice."""
+    """A missing or broken one is not measured, nor eager twice."""
     listing(monkeypatch, TOY_PASSED, replace(TOY_FAILED, name="bad"), replace(TOY_MISSING, name="gone"))
     assert set(facts(status=1)["profile"]["call_s"]) == {"toy"}
 
@@ -107,7 +107,7 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_looking_shows_what_was_measured_before() -> None:
-    """The profile that planning uses."""
+    """It shows the profile that planning uses."""
     run("--threads", "2")
     assert facts("--no-measure", "--threads", "2")["profile"]["flops_s"] == 8e10
 
@@ -120,14 +120,14 @@ def test_a_backend_that_fails_its_probe_is_unhealthy(monkeypatch: pytest.MonkeyP
 
 
 def test_a_backend_that_is_not_installed_is_no_illness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table says what brings it."""
+    """The table says what installs it."""
     listing(monkeypatch, TOY_MISSING)
     assert "toylib is not installed; mend it with: pip install toylib" in run()
     assert facts()["is_healthy"] is True
 
 
 def test_the_cache_is_described(tmp_path: Path) -> None:
-    """Where, how large, whether one can write, how many measurements."""
+    """The line has its path, its size, whether it is writable, and the number of measurements."""
     run()
     (tmp_path / "cache" / "large").write_bytes(b"x" * 3_000_000)
     cache = facts("--no-measure")["cache"]
@@ -137,7 +137,7 @@ def test_the_cache_is_described(tmp_path: Path) -> None:
 
 
 def test_a_store_that_was_set_aside_is_mentioned(tmp_path: Path) -> None:
-    """Once, with its new name."""
+    """It is mentioned once, with its new name."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / DATABASE).write_text("no database at all" * 100)
     (tmp_path / "cache" / DATABASE).chmod(0o600)
@@ -147,7 +147,7 @@ def test_a_store_that_was_set_aside_is_mentioned(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
-    """The measuring is lost, and the line says what to do."""
+    """The measurement is lost, and the line says what to do."""
     (tmp_path / "file").write_text("")
     text = run("--cache-dir", str(tmp_path / "file" / "cache"))
     assert "NOT WRITABLE: set cache_dir to a folder of yours" in text
@@ -155,7 +155,7 @@ def test_a_cache_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
 
 
 def test_the_settings_in_force_are_named(tmp_path: Path) -> None:
-    """With the place that each comes from."""
+    """Each has its source."""
     Path("hub.toml").write_text("threads = 2\n")
     found = facts()
     assert found["settings_file"] == str(tmp_path / "work" / "hub.toml")
@@ -165,14 +165,14 @@ def test_the_settings_in_force_are_named(tmp_path: Path) -> None:
 
 
 def test_a_wrong_flag_is_one_message() -> None:
-    """As for every command."""
+    """This holds for every command."""
     found = CliRunner().invoke(app, ["doctor", "--threads", "two"])
     assert found.exit_code == 2
     assert "option 'threads' (from the command line) must be a whole number" in found.stderr
 
 
 def test_a_missing_compiler_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what installs one."""
+    """The line says what installs one."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     assert "none; inductor needs one: apt-get install g++, or set CXX" in run("--no-measure")

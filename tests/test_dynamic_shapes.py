@@ -50,12 +50,12 @@ class Pooler(nn.Module):
 
 
 def compiled(model: nn.Module, **options: Any) -> Any:
-    """Compiles a model without measuring."""
+    """Compile a model without measuring."""
     return torch.compile(model, backend="hub", options={"tune": "off", **options})
 
 
 def ids(batch: int, tokens: int) -> torch.Tensor:
-    """Gives token ids."""
+    """Return token ids."""
     return torch.randint(0, 50, (batch, tokens))
 
 
@@ -160,7 +160,7 @@ def test_sizes_that_depend_on_data_are_planned(tune: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("backend", DYNAMIC[:2])
 def test_strides_that_depend_on_data_are_eagers(backend: str, tmp_path: Path) -> None:
-    """The strides of a result may be a size that nobody knew when it was compiled."""
+    """The strides of a result may be a size that was unknown at compile time."""
 
     def turned(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         chosen = x[torch.nonzero(mask).squeeze(-1)]
@@ -187,7 +187,7 @@ def test_strides_that_depend_on_data_are_eagers(backend: str, tmp_path: Path) ->
     ids=["leaky_relu", "layer_norm", "tensor"],
 )
 def test_a_number_that_cannot_vary_is_captured_as_it_is(function: Callable[..., torch.Tensor]) -> None:
-    """Where PyTorch finds that a float cannot stay symbolic it captures again; that is no failure to capture."""
+    """If PyTorch finds that a float cannot stay symbolic, it captures again; that is no failure to capture."""
     x = torch.randn(3, requires_grad=True)
     compiled = torch.compile(function, backend="hub", dynamic=True, options={"tune": "off", "strict": True})
     for number in (2.5, 3.5):

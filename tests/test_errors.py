@@ -1,4 +1,4 @@
-"""Texts of errors, refusals and events: whole where people read them, and never as long as a plugin likes."""
+"""Texts of errors, refusals and events: complete for people, and never as long as a plugin likes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG = "begin" + "x" * 1_000_000 + "end"
 
 
 def test_usual_texts_stay_whole() -> None:
-    """Only what is longer than any message should be loses its middle, and says how much that was."""
+    """Only text that is longer than any message should be loses its middle, and says how much that was."""
     assert shortened("x" * LONGEST_TEXT) == "x" * LONGEST_TEXT
     text = shortened(LONG)
     assert len(text) <= LONGEST_TEXT
@@ -38,7 +38,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_long_texts_lose_their_middle(kind: str) -> None:
-    """Whatever a plugin makes long, where it first becomes the hub's text."""
+    """Any long text of a plugin is cut where it first becomes the hub's."""
     text = TEXTS[kind](LONG)
     assert len(text) < LONGEST_TEXT + 100
     assert "begin" in text
@@ -46,7 +46,7 @@ def test_long_texts_lose_their_middle(kind: str) -> None:
 
 
 def test_errors_that_grow_later_are_short_where_they_arrive() -> None:
-    """An error is cut in the process that reads it, too."""
+    """An error is also cut in the process that reads it."""
     error = PluginError("short")
     error.message = LONG
     assert len(pickle.loads(pickle.dumps(error)).message) <= LONGEST_TEXT

@@ -29,14 +29,14 @@ print(json.dumps([error, [[cluster.backend, len(cluster.nodes)] for cluster in p
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that sees this one's packages, with the example installed into it by pip. Gives its interpreter."""
+    """Install the example by pip into an environment that sees this one's packages. Return its interpreter."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     own = subprocess.run(
         [python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    # addsitedir, and not a bare path, so that editable installs (.pth files) in this environment are seen too.
+    # addsitedir, and not a bare path, so that editable installs (.pth files) in this environment are found too
     lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in site.getsitepackages())
     (Path(own) / "parent.pth").write_text(lines)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
@@ -45,7 +45,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_example_runs_real_clusters(environment: Path, tmp_path: Path) -> None:
-    """Its operators run on NumPy, what it does not take runs in eager, and the result is eager's."""
+    """Its operators run on NumPy, unsupported ones run in eager, and the result is eager's."""
     variables = {**os.environ, "HUB_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run([environment, "-c", SCRIPT], capture_output=True, text=True, env=variables, check=False)
     assert done.returncode == 0, done.stderr

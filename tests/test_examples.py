@@ -1,4 +1,4 @@
-"""The programs in examples/, and what `make demo` runs, do what the README says of them."""
+"""The programs in examples/, and what `make demo` runs, do what the README says."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 LIMIT_S = 900.0
 ROUNDING = 1e-5
-"""What outputs of about 1 may differ by from eager in float32: some hundred times what they do."""
+"""Allowed difference from eager of outputs of about 1 in float32: some hundred times the actual one."""
 AS_IT_IS = pytest.param({}, id="as it is", marks=pytest.mark.slow)
 """Every backend bids, and plans are timed: a minute or two."""
 
 
 def estimated(backends: str) -> object:
-    """Return variables with which planning takes seconds: these backends, by estimates, and nothing steps back."""
+    """Return variables with which planning takes seconds: these backends, by estimates, with nothing in the background."""
     at_once = {"HUB_START": "wait", "HUB_BACKGROUND": "0"}
     return pytest.param({"HUB_TUNE": "off", "HUB_BACKENDS": backends, **at_once}, id="estimated")
 
 
 def printed(command: list[str], settings: Mapping[str, str]) -> str:
-    """Run a command from the repository's root; return what it prints. Raises AssertionError if it fails."""
+    """Run a command from the repository's root; return what it prints. Raise AssertionError if it fails."""
     users = {name: value for name, value in os.environ.items() if name not in ("HUB_BACKGROUND", "HUB_START")}
     environment = {**users, "COLUMNS": "200", "HUB_PROGRESS": "off", **settings}  # without a terminal, tables need a width
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
@@ -45,7 +45,7 @@ def difference(text: str) -> float:
 
 
 def test_every_example_is_run_here() -> None:
-    """An example that is added needs a test of what it prints."""
+    """An added example needs a test of what it prints."""
     assert {path.name for path in EXAMPLES.glob("*.py")} == {"minilm_demo.py", "mixed.py"}
 
 

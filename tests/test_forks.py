@@ -1,4 +1,4 @@
-"""Processes that a program forks or spawns before, while and after the hub plans in it; programs that end meanwhile."""
+"""Processes that a program forks or spawns before, during and after planning; programs that end meanwhile."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(program: str, tmp_path: Path, timeout_s: float = 400) -> subprocess.Comp
 
 
 def left_behind(marker: Path) -> list[str]:
-    """Return the command lines of the hub's processes that still have a folder as their working directory."""
+    """Return the command lines of the hub's processes whose working directory is still a given folder."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -75,7 +75,7 @@ def left_behind(marker: Path) -> list[str]:
 
 
 def test_a_fork_of_a_program_that_has_planned_runs_in_eager(tmp_path: Path) -> None:
-    """Threads of compilers do not survive a fork: what was compiled before runs in eager there, and so does what is new."""
+    """Threads of compilers do not survive a fork: executables from before, and new programs, run in eager there."""
     done = run(
         """
         expected = model(x)
@@ -120,7 +120,7 @@ def test_a_fork_of_a_program_that_has_only_imported_the_hub_plans_by_itself(tmp_
 
 
 def test_a_fork_in_the_middle_of_planning_hangs_nowhere(tmp_path: Path) -> None:
-    """Locks that the planning thread holds are free in the fork, which gets the right answer; so does the parent."""
+    """Locks of the planning thread are free in the fork, which returns the right answer, as does the parent."""
     done = run(
         """
         from torch._dynamo.convert_frame import compile_lock
@@ -200,7 +200,7 @@ def test_a_program_that_ends_while_a_thread_plans_leaves_nothing(is_daemon: bool
         tmp_path,
     )
     assert "ended" in done.stdout
-    # Python ends a daemon thread where it next asks for the interpreter: in the middle of C++, that ends the process.
+    # Python ends a daemon thread when it next requests the GIL: in the middle of C++, that ends the process
     marks = (
         "terminate called without an active exception",
         "PyThreadState_Get: the function must be called with the GIL held",
@@ -208,6 +208,6 @@ def test_a_program_that_ends_while_a_thread_plans_leaves_nothing(is_daemon: bool
     is_cut_off = is_daemon and any(mark in done.stderr for mark in marks)
     assert done.returncode == (-signal.SIGABRT if is_cut_off else 0), done.stderr[-3000:]
     end_s = time.monotonic() + 30
-    while left_behind(tmp_path) and time.monotonic() < end_s:  # they see their parent's end, and end
+    while left_behind(tmp_path) and time.monotonic() < end_s:  # they notice their parent's end, and end
         time.sleep(0.1)
     assert left_behind(tmp_path) == []

@@ -1,4 +1,4 @@
-"""`hub.freeze`: a compiled model that goes straight to its plan, and what it still checks."""
+"""`hub.freeze`: a compiled model that calls its plan directly, and what it still checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = {"tune": "off", "backends": ["onnxruntime"]}
 
 
 class Classifier(nn.Module):
-    """Gives a dict, takes a keyword and a number."""
+    """A model that returns a dict, and takes a keyword and a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Classifier(nn.Module):
 
 
 class Plain(nn.Module):
-    """Gives a tensor."""
+    """A model that returns a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,14 +45,14 @@ class Plain(nn.Module):
 
 
 def compiled(module: nn.Module, cache: Path) -> Any:
-    """The module through the hub."""
+    """Return the module compiled by the hub."""
     torch.compiler.reset()
     return torch.compile(module.eval(), backend="hub", options={**OPTIONS, "cache_dir": str(cache)})
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> tuple[Plain, Any, Frozen]:
-    """A module, compiled, and frozen for a batch of 3."""
+    """Return a module, compiled, and frozen for a batch of 3."""
     module = Plain()
     model = compiled(module, tmp_path)
     return module, model, hub.freeze(model, torch.randn(3, 16))
@@ -68,7 +68,7 @@ def test_frozen_gives_what_the_model_gives(plain: tuple[Plain, Any, Frozen]) -> 
 
 
 def test_results_keep_their_structure(tmp_path: Path) -> None:
-    """Dicts, lists and plain values of a result come back as the model gives them, keywords are handed on."""
+    """Dicts, lists and plain values of a result are returned as the model returns them; keywords are passed on."""
     module = Classifier()
     frozen = hub.freeze(compiled(module, tmp_path), torch.randn(2, 16), scale=2.0)
     x = torch.randn(2, 16)
@@ -106,7 +106,7 @@ def test_what_other_threads_call_meanwhile_is_not_frozen(tmp_path: Path, monkeyp
 
 
 def test_another_number_takes_the_compiled_way(tmp_path: Path) -> None:
-    """A plain value that differs from the one at freezing is computed with all the same."""
+    """A plain value that differs from the one at freezing is still computed with."""
     module = Classifier()
     frozen = hub.freeze(compiled(module, tmp_path), torch.randn(2, 16), scale=2.0)
     x = torch.randn(2, 16)
@@ -135,7 +135,7 @@ def test_frozen_does_not_ask_the_model(plain: tuple[Plain, Any, Frozen], monkeyp
 
 
 def test_a_model_of_any_size_can_be_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a graph with symbolic sizes, the size at freezing goes straight to the plan, and others the compiled way."""
+    """In a graph with symbolic sizes, the size at freezing runs the plan directly, and others call the compiled model."""
     module = Plain().eval()
     torch.compiler.reset()
     model = torch.compile(module, backend="hub", dynamic=True, options={**OPTIONS, "cache_dir": str(tmp_path)})
@@ -159,7 +159,7 @@ def test_gradients_take_the_compiled_way(plain: tuple[Plain, Any, Frozen]) -> No
 
 
 def test_weights_are_as_they_were(plain: tuple[Plain, Any, Frozen]) -> None:
-    """Weights count as they were at freezing, until `refresh` takes them anew."""
+    """Weights are those at freezing, until `refresh` reads them again."""
     module, _, frozen = plain
     x = torch.randn(3, 16)
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_weights_are_as_they_were(plain: tuple[Plain, Any, Frozen]) -> None:
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_copies_are_refused(copied: Any, plain: tuple[Plain, Any, Frozen]) -> None:
-    """The error says what can be copied instead; the frozen model goes on."""
+    """The error says what can be copied instead; the frozen model continues to work."""
     model, _, frozen = plain
     with pytest.raises(FreezeError, match=r"cannot be copied or pickled[\s\S]*copy or save the model itself"):
         copied(frozen)
@@ -207,7 +207,7 @@ def test_outside_values_are_refused(tmp_path: Path) -> None:
 
 
 def test_one_tensor_given_twice_is_refused(tmp_path: Path) -> None:
-    """A graph captured for two inputs that are one tensor would compute with one of them alone."""
+    """A graph captured for two inputs that are one tensor would compute with only one of them."""
 
     class Product(nn.Module):
         def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -219,7 +219,7 @@ def test_one_tensor_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_inputs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
-    """An input of a type of its own may have changed inside without being another."""
+    """An input of a type of its own may have changed inside and still be the same object."""
 
     class Setting:
         factor = 2.0
@@ -233,7 +233,7 @@ def test_inputs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
 
 
 def test_numbers_that_the_graph_computes_are_refused(tmp_path: Path) -> None:
-    """A number of the result that depends on the inputs' values would stay what it was at freezing."""
+    """A number of the result that depends on the inputs' values would stay as it was at freezing."""
 
     class Counted(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -245,7 +245,7 @@ def test_numbers_that_the_graph_computes_are_refused(tmp_path: Path) -> None:
 
 
 def test_only_the_hubs_models_can_be_frozen() -> None:
-    """What the hub did not compile is refused by name."""
+    """An object that the hub did not compile is refused by name."""
     with pytest.raises(hub.HubError, match=r"torch\.compile"):
         hub.freeze(nn.Linear(2, 2), torch.randn(1, 2))
 
@@ -265,7 +265,7 @@ def test_autocast_takes_the_compiled_way(tmp_path: Path) -> None:
 
 
 class Counting(nn.Module):
-    """Writes to a buffer."""
+    """A model that writes to a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ TABLE = torch.linspace(0, 1, 16)
 
 
 class Outside(nn.Module):
-    """Reads a tensor that is neither its own nor given."""
+    """A model that reads a tensor that is neither its own nor an input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x + TABLE)

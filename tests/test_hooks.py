@@ -1,4 +1,4 @@
-"""The hooks: each is called when its documentation says, and an observer that raises disturbs nobody."""
+"""The hooks: each is called when its documentation says, and an observer that raises disturbs no other."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Plain(Backend):
 
 
 def observed(install_plugin: Any, *, fails: bool = False, action: str = "pass") -> tuple[list[Any], hub.Plan]:
-    """Runs a model with the backend and the observer; gives what was observed, and the plan."""
+    """Run a model with the backend and the observer; return what was observed, and the plan."""
     install_plugin("plain", BACKEND.format(fails=fails))
     install_plugin("observer", OBSERVER.format(action=action))
     model, x = torch.nn.Linear(4, 4).eval(), torch.randn(2, 4)
@@ -115,7 +115,7 @@ def test_hub_fallback(install_plugin: Any) -> None:
 
 
 def test_an_observer_that_raises_disturbs_nobody(install_plugin: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """What an observer raises is logged and goes no further."""
+    """An observer's exception is logged and goes no further."""
     with caplog.at_level(logging.WARNING, logger="hub"):
         observed(install_plugin, action="1 / 0")
     assert "hub_plan_made of plugin observer raised" in caplog.text

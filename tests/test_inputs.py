@@ -1,4 +1,4 @@
-"""Whatever a model takes and gives, it takes and gives when compiled."""
+"""A compiled model accepts and returns whatever the model does."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 
 
 def compiled(function: Any, backend: str) -> Any:
-    """Compiles a function or module for one backend, without measuring."""
+    """Compile a function or module for one backend, without measuring."""
     return torch.compile(function, backend="hub", options={"backends": (backend,), "tune": "off"})
 
 
 def check_same(mine: Any, eager: Any) -> None:
-    """Raises AssertionError unless two results have equal structure, types and values."""
+    """Raise AssertionError unless two results have equal structure, types and values."""
     left, structure = pytree.tree_flatten(mine)
     right, wanted = pytree.tree_flatten(eager)
     assert structure == wanted
@@ -158,7 +158,7 @@ def test_dataclass_outputs() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_dropout_draws_as_eager_draws(backend: str) -> None:
-    """Under one seed, dropout in train mode drops what eager drops."""
+    """Under one seed, dropout in train mode drops the same elements as eager."""
     model = nn.Sequential(nn.Linear(3, 16), nn.Dropout(0.4), nn.ReLU(), nn.Dropout(0.4)).train()
     call = compiled(model, backend)
     with torch.no_grad():
@@ -187,7 +187,7 @@ def test_random_tensors_are_eagers(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_autocast_counts(backend: str) -> None:
-    """Under autocast results have eager's dtype and are as exact as bfloat16 is."""
+    """Under autocast results have eager's dtype and are as accurate as bfloat16 is."""
     model = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 2))
     call = compiled(model, backend)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -217,7 +217,7 @@ def test_autocast_may_be_off_inside(backend: str) -> None:
     assert inner.dtype == eager_inner.dtype == torch.bfloat16
     assert mine.dtype == eager.dtype == torch.float32
     torch.testing.assert_close(inner, eager_inner, rtol=1e-2, atol=1e-2)
-    with torch.no_grad():  # from what the first part gave, whose last bit is each backend's own
+    with torch.no_grad():  # from the first part's results, whose last bit is each backend's own
         torch.testing.assert_close(mine, model.second(inner.float().tanh()), rtol=1e-5, atol=1e-5)
 
 
@@ -244,7 +244,7 @@ def test_weights_made_in_inference_mode(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_functions_of_no_tensor(backend: str) -> None:
-    """A function that makes its tensors itself gives what eager gives."""
+    """A function that makes its tensors itself returns what eager returns."""
 
     def table(n: int) -> torch.Tensor:
         return torch.arange(n).unsqueeze(1) * torch.arange(n) + torch.eye(n)

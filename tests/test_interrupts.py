@@ -1,4 +1,4 @@
-"""Ctrl-C where PyTorch must not be interrupted: it waits until that is done, and then comes."""
+"""Ctrl-C where PyTorch must not be interrupted: the interruption is deferred until that is done."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hub.process.interrupts import held_back
 
 
 def interrupt() -> None:
-    """What Ctrl-C does, at once: the handler runs before the next line."""
+    """Act as Ctrl-C, at once: the handler runs before the next line."""
     signal.raise_signal(signal.SIGINT)
 
 
 def test_an_interruption_waits() -> None:
-    """What is inside comes to its end; then the interruption comes, and the handler is as before."""
+    """The body runs to its end; then the interruption is raised, and the handler is as before."""
     before, done = signal.getsignal(signal.SIGINT), []
     with pytest.raises(KeyboardInterrupt), held_back():
         interrupt()
@@ -31,7 +31,7 @@ def test_an_interruption_waits() -> None:
 
 
 def test_a_second_interruption_does_not_wait() -> None:
-    """Somebody who insists is heard at once, and once."""
+    """A second Ctrl-C takes effect at once, and once."""
     done: list[bool] = []
     with pytest.raises(KeyboardInterrupt), held_back():
         interrupt()
@@ -41,7 +41,7 @@ def test_a_second_interruption_does_not_wait() -> None:
 
 
 def test_without_an_interruption_nothing_is_raised() -> None:
-    """Errors pass, and the handler is as before."""
+    """Errors pass through, and the handler is as before."""
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ValueError, match="inside"), held_back():
         raise ValueError("inside")
@@ -49,7 +49,7 @@ def test_without_an_interruption_nothing_is_raised() -> None:
 
 
 def test_an_ignored_interruption_stays_ignored() -> None:
-    """A process that ignores Ctrl-C, as in a shell's background, goes on doing so."""
+    """A process that ignores Ctrl-C, as in a shell's background, continues to do so."""
     done: list[bool] = []
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -82,7 +82,7 @@ def test_other_threads_leave_signals_alone() -> None:
 
 @pytest.mark.parametrize("wants_gradients", [False, True])
 def test_a_capture_that_is_interrupted_harms_no_later_one(wants_gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while AOTAutograd traces is raised behind it; the same model compiles and is right afterwards."""
+    """Ctrl-C while AOTAutograd traces is raised after it; the same model compiles and is right afterwards."""
     module, name = (training, "aot_autograd") if wants_gradients else (inference, "aot_export_module")
     real: Callable[..., Any] = getattr(module, name)
 

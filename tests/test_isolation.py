@@ -1,4 +1,4 @@
-"""Plugins are asked, and candidates compiled and first run, in worker processes; what they do there is remembered."""
+"""Plugins are called, and candidates compiled and first run, in worker processes; what they do there is remembered."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Install:
-    """Installs the plugin with a fault; gives the file in which it writes down what it is asked, and where."""
+    """Return a function that installs the plugin with a fault, and returns the log of its calls and their processes."""
 
     def place(fault: str = "", *, saveable: bool = True) -> Path:
         diary = tmp_path / "diary"
@@ -96,13 +96,13 @@ def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Insta
 
 
 def model() -> torch.nn.Module:
-    """Linear and ReLU, with fixed weights."""
+    """Return Linear and ReLU, with fixed weights."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
 
 
 def run(module: torch.nn.Module, **options: Any) -> hub.Plan:
-    """Runs a model twice through the hub, checks the results, and gives the plan."""
+    """Run a model twice through the hub, check the results, and return the plan."""
     torch._dynamo.reset()
     compiled = torch.compile(module, backend="hub", options={"tune": "off", "threads": 1, **options})
     with torch.no_grad(), warnings.catch_warnings():
@@ -114,14 +114,14 @@ def run(module: torch.nn.Module, **options: Any) -> hub.Plan:
 
 
 def stages(diary: Path) -> tuple[Counter[str], Counter[str]]:
-    """Gives how often each stage was entered: elsewhere, and in this process."""
+    """Return how often each stage was entered: elsewhere, and in this process."""
     lines = [line.split() for line in diary.read_text().splitlines()]
     here = Counter(stage for stage, pid in lines if int(pid) == os.getpid())
     return Counter(stage for stage, pid in lines if int(pid) != os.getpid()), here
 
 
 def test_everything_but_loading_and_running_happens_elsewhere(install: Install) -> None:
-    """What the user's process does with a saved executable is to load and to run it, after a worker has done both."""
+    """The user's process only loads and runs a saved executable, after a worker has done both."""
     diary = install()
     plan = run(model())
     assert plan.backends == ("frail",)
@@ -142,7 +142,7 @@ def test_what_cannot_be_saved_is_compiled_here_after_a_worker_has(install: Insta
 
 
 def test_without_isolation_everything_happens_here(install: Install) -> None:
-    """Who debugs a plugin gets all of it into the own process."""
+    """Debugging a plugin runs all of it in the user's own process."""
     diary = install()
     assert run(model(), isolate=False).backends == ("frail",)
     elsewhere, here = stages(diary)
@@ -160,7 +160,7 @@ def test_without_isolation_everything_happens_here(install: Install) -> None:
     ],
 )
 def test_a_crash_costs_the_backend_only(fault: str, install: Install) -> None:
-    """Wherever the plugin crashes, the model gives eager's result, and the plan names the plugin and the signal."""
+    """Wherever the plugin crashes, the model returns eager's result, and the plan names the plugin and the signal."""
     install(fault)
     plan = run(model(), backends=["frail", "eager"])
     assert any(event.backend == "frail" and "SIGSEGV" in event.message for event in plan.events)
@@ -169,9 +169,9 @@ def test_a_crash_costs_the_backend_only(fault: str, install: Install) -> None:
 
 @pytest.mark.parametrize("fault", ["compile", "run", "again"])
 def test_a_crash_is_not_tried_again(fault: str, install: Install) -> None:
-    """A second decision about the same cluster finds the failure of the first one, and says when it was; renewing tries.
+    """A second decision about the same cluster finds the failure of the first one, and its date; renewing tries again.
 
-    What was saved before the crash ("again" is a call after saving) is not used either.
+    Files saved before the crash ("again" is a call after saving) are not used either.
     """
     diary = install(fault)
     run(model(), backends=["frail"])
@@ -186,7 +186,7 @@ def test_a_crash_is_not_tried_again(fault: str, install: Install) -> None:
 
 @pytest.mark.parametrize("fault", ["compile", "again"])
 def test_a_crash_that_is_forgotten_is_tried_again(fault: str, install: Install) -> None:
-    """`hub cache forget NAME` is enough: the next compilation tries, and remembers anew what comes of it."""
+    """`hub cache forget NAME` is enough: the next compilation tries, and remembers the new outcome."""
     diary = install(fault)
     run(model(), backends=["frail"])
     first = stages(diary)[0][fault]
@@ -201,7 +201,7 @@ def test_a_crash_that_is_forgotten_is_tried_again(fault: str, install: Install) 
 
 
 def test_a_plan_made_after_a_crash_is_forgotten_with_it(install: Install) -> None:
-    """A plan that was measured is replayed by later compilations, which then would never try again."""
+    """A measured plan is replayed by later compilations, which then would never try again."""
     diary = install("compile")
     options = {"backends": ["frail", "onnxruntime"], "tune": "fast"}
     assert run(model(), **options).decided_by == "measured whole plans"
@@ -215,7 +215,7 @@ def test_a_plan_made_after_a_crash_is_forgotten_with_it(install: Install) -> Non
 
 
 def test_a_mended_backend_that_is_forgotten_is_used(install: Install) -> None:
-    """What was to blame lay outside the plugin, so that nothing in the key has changed."""
+    """The cause lay outside the plugin, so that nothing in the key has changed."""
     diary = install("compile")
     assert run(model(), backends=["frail"]).backends != ("frail",)
     diary.with_suffix(".mended").touch()
@@ -245,7 +245,7 @@ def test_operators_of_the_users_own_process(install: Install) -> None:
 
 
 class Own(torch.nn.Module):
-    """Uses an operator that a test has defined in this process."""
+    """A model with an operator that a test has defined in this process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ class Own(torch.nn.Module):
 
 
 def test_what_no_worker_can_try_is_no_failure_of_the_backend(install: Install) -> None:
-    """A cluster with such an operator runs in eager, and nothing is remembered of whoever would have taken it."""
+    """A cluster with such an operator runs in eager, and nothing is remembered about the backends that support it."""
     install()
     with torch.library._scoped_library("hub_test_own", "DEF") as library:
         library.define("twice(Tensor x) -> Tensor")
@@ -271,7 +271,7 @@ def test_what_no_worker_can_try_is_no_failure_of_the_backend(install: Install) -
 
 
 def test_without_workers_nobody_is_asked(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system starts no process, a plugin's code does not run in the user's instead; the plan says why."""
+    """If the system starts no process, a plugin's code does not run in the user's instead; the plan says why."""
 
     def lend(*_: Any) -> None:
         raise WorkerError("a worker process cannot be started: too many processes")
@@ -289,7 +289,7 @@ def test_without_workers_nobody_is_asked(install: Install, monkeypatch: pytest.M
 
 
 def test_operators_of_a_module_are_known_to_workers(install: Install, tmp_path: Path) -> None:
-    """A custom operator of an importable module does not keep a graph from being tried whole."""
+    """A custom operator of an importable module does not prevent a graph from being tried whole."""
     diary = install()
     (tmp_path / "site" / "hub_test_operators.py").write_text(
         "import torch\n"
@@ -319,7 +319,7 @@ def test_operators_of_a_module_are_known_to_workers(install: Install, tmp_path: 
 
 
 def test_changed_state_is_named(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
-    """A plugin that changes the process while it loads is used, the change undone, and the plan says so."""
+    """A plugin that changes the process while it loads is used, the change is undone, and the plan says so."""
     source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=True)
     install_plugin("frail", source.replace('note("load")', 'note("load"); os.environ["HUB_TEST_LEFT"] = "1"'))
     plan = run(model())
@@ -333,7 +333,7 @@ def test_changed_state_is_named(install_plugin: Callable[[str, str], None], tmp_
 def test_weights_are_not_to_be_written(
     stage: str, saveable: bool, install_plugin: Callable[[str, str], None], tmp_path: Path
 ) -> None:
-    """Eager with changed weights would agree with the plugin: it is put away, and the user's weights are as they were."""
+    """Eager with changed weights would agree with the plugin: it is rejected, and the user's weights are restored."""
     source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=saveable)
     holder = "cluster" if stage == "compile" else "self.cluster"
     act = f'note("{stage}"); [value.mul_(2) for value in {holder}.constants.values()]'
@@ -348,7 +348,7 @@ def test_weights_are_not_to_be_written(
 
 
 def test_the_program_is_not_to_be_changed(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
-    """A backend that rewrites the cluster that it was given, with which it is compared, is put away."""
+    """A backend that rewrites its cluster, with which it is compared, is rejected."""
     source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=True)
     act = """note("compile")
         import torch
@@ -398,9 +398,10 @@ class Run(Executable):
 
 @pytest.mark.parametrize("isolate", [True, False])
 def test_the_graph_is_not_to_be_changed(isolate: bool, install_plugin: Callable[[str, str], None]) -> None:
-    """A backend that makes another program of the graph while it is asked changes a copy, and the plan says so.
+    """A backend that changes the graph while it is called changes a copy, and the plan says so.
 
-    Clusters would be cut from the other program, verified against it in the worker, and known again here by their results.
+    Clusters would be extracted from the changed program, verified against it in the worker, and identified here by its
+    results.
     """
     install_plugin("frail", CHANGER)
     plan = run(model(), backends=["frail"], isolate=isolate)

@@ -1,4 +1,4 @@
-"""Listing: what is installed, what is wrong with it, and what mends it, without importing anything heavy."""
+"""Listing: what is installed, what is wrong with it, and how to fix it, without importing anything heavy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = OperatorTable({"aten.relu.default": (), "aten.gelu.default": ()})
 
 @pytest.fixture
 def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
-    """A registry that holds what the test puts into the list."""
+    """Yield a list whose entries make up the registry."""
     found: list[Entry] = []
     monkeypatch.setattr(listing, "registry", lambda: Registry(pluggy.PluginManager(hookspecs.PROJECT), found))
     yield found
@@ -44,7 +44,7 @@ def only(listed: tuple[ListedBackend, ...]) -> ListedBackend:
 
 
 def test_the_first_party_backends_and_eager_are_listed() -> None:
-    """First-party plugins come in through the entry points, and eager is built in."""
+    """First-party plugins are found through entry points, and eager is built in."""
     listed = {backend.name: backend for backend in list_backends()}
     assert {"inductor", "onnxruntime", "openvino", "eager"} <= set(listed)
     assert listed["inductor"].package == "compiler-hub"
@@ -53,7 +53,7 @@ def test_the_first_party_backends_and_eager_are_listed() -> None:
 
 
 def test_versions_of_plugin_and_library_are_given(entries: list[Entry]) -> None:
-    """The first requirement is the library under the backend."""
+    """The first requirement is the library that the backend is built on."""
     entries.append(entry(requires=("pluggy>=1", "numpy")))
     toy = only(list_backends())
     assert (toy.package, toy.package_version) == ("hub-toy", "1.2")
@@ -61,7 +61,7 @@ def test_versions_of_plugin_and_library_are_given(entries: list[Entry]) -> None:
 
 
 def test_an_unavailable_backend_gives_the_reason_and_what_mends_it(entries: list[Entry]) -> None:
-    """The pip command is shown where something is missing, and only there."""
+    """The pip command is shown if something is missing, and only then."""
     entries.append(entry(refused("toylib is not installed"), requires=("toylib>=3",), install="pip install toylib"))
     toy = only(list_backends())
     assert (toy.available, toy.reason, toy.install) == (False, "toylib is not installed", "pip install toylib")
@@ -101,7 +101,7 @@ def test_the_json_form_holds_every_field(entries: list[Entry]) -> None:
 
 
 def test_listing_imports_neither_torch_nor_a_library_under_a_backend() -> None:
-    """The listing has to answer at once, and work where a library is broken."""
+    """The listing must answer at once, and work even if a library is broken."""
     script = (
         "import sys; from hub.discovery.listing import list_backends; list_backends()\n"
         "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'numpy'} & set(sys.modules)\n"
@@ -133,7 +133,7 @@ def hub_backends():
 
 @pytest.fixture
 def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Support]:
-    """Installs a plugin whose probe has the given body, for child processes, and probes it."""
+    """Install a plugin whose probe has the given body, for child processes, and probe it."""
 
     def probed(body: str, timeout_s: float = 60.0) -> Support:
         (tmp_path / "toy_plugin.py").write_text(PLUGIN.format(probe=body))
@@ -163,14 +163,14 @@ def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., S
 def test_a_probe_gives_a_verdict_whatever_the_plugin_does(
     probe_of: Callable[..., Support], body: str, accepted: bool, reason: str
 ) -> None:
-    """A probe that refuses, raises, crashes or leaves is named in the verdict."""
+    """A probe that refuses, raises, crashes or exits is named in the verdict."""
     verdict = probe_of(body)
     assert verdict.accepted == accepted
     assert reason in verdict.reason
 
 
 def test_a_probe_that_takes_memory_is_stopped(probe_of: Callable[..., Support], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it took, and what is allowed, is the reason."""
+    """The reason gives its usage and the limit."""
     monkeypatch.setattr(listing, "PROBE_BYTES", 1 << 30)
     taken = "kept = [bytearray(b'x') * (4 << 20) for _ in range(1024)]; time.sleep(60)"
     assert re.search(r"it took [\d,.]+ .*of memory, .* allowed", probe_of(taken).reason)
@@ -192,7 +192,7 @@ def test_a_failed_probe_makes_its_backend_unavailable(entries: list[Entry], monk
 
 
 def test_a_child_that_leaves_a_child_behind_does_not_hold_us_up() -> None:
-    """The output of a killed child is not waited for."""
+    """The listing does not wait for the output of a killed child."""
     script = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
     failed = run_child([sys.executable, "-c", script], timeout_s=1.0)
     assert failed == Failed(Outcome.OUT_OF_TIME, "no answer within 1 s")

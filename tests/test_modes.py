@@ -1,4 +1,4 @@
-"""PyTorch's settings of the user's process: workers take them over, and they are in every key."""
+"""PyTorch's settings of the user's process: workers adopt them, and they are in every key."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
     "the order of attention": ("attention_order", lambda: torch._C._set_sdp_priority_order([2, 1, 0, 3, 4])),
     "attention's sums": ("attention_sums", lambda: cuda.allow_fp16_bf16_reduction_math_sdp(True)),
 }
-"""Settings by what they are, each with its part of a key and the user's way to change it."""
+"""Settings by name, each with its part of a key and the user's call to change it."""
 
 
 @pytest.fixture(autouse=True)
 def before() -> Iterator[Modes]:
-    """Gives the settings as they are, and restores them; PyTorch's own tests forbid changes where they are imported."""
+    """Yield the current settings, and restore them; PyTorch's own tests forbid changes after they are imported."""
     found = modes()
     with getattr(torch.backends, "__allow_nonbracketed_mutation")():
         yield found
@@ -92,7 +92,7 @@ def before() -> Iterator[Modes]:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_setting_is_in_the_key_and_can_be_sent(name: str, before: Modes) -> None:
-    """What the user changes changes the digest, by the part of its own; another process can have the same, and go back."""
+    """A user's change changes its own part of the digest; another process can have the same settings, and go back."""
     part, change = CHANGES[name]
     change()
     changed = modes()
@@ -105,12 +105,12 @@ def test_a_setting_is_in_the_key_and_can_be_sent(name: str, before: Modes) -> No
 
 
 def test_every_setting_is_changed_here(before: Modes) -> None:
-    """One that is added needs a change above."""
+    """An added setting needs a change above."""
     assert {part for part, _ in CHANGES.values()} == set(before.parts)
 
 
 def test_the_older_interface_can_be_read_as_before(before: Modes) -> None:
-    """Setting the newer one from it leaves them agreed, for libraries that ask the older one."""
+    """Setting the newer one from it leaves them in agreement, for libraries that read the older one."""
     torch.set_float32_matmul_precision("high")
     wanted = modes()
     set_modes(before)
@@ -122,7 +122,7 @@ def test_the_older_interface_can_be_read_as_before(before: Modes) -> None:
 
 
 def test_settings_that_nobody_may_change_are_put_back(before: Modes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As plugins' traces are, where the user has called `torch.backends.disable_global_flags()`."""
+    """They are restored like a plugin's traces, if the user has called `torch.backends.disable_global_flags()`."""
     cudnn.benchmark = not before.cudnn[1]
     monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", False)
     assert torch.backends.flags_frozen()
@@ -132,14 +132,14 @@ def test_settings_that_nobody_may_change_are_put_back(before: Modes, monkeypatch
 
 
 def told(names: tuple[str, ...], sample: Sample) -> object:
-    """Gives the settings that a plugin finds in its worker process."""
+    """Return the settings that a plugin finds in its worker process."""
     limits = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_000)
     with Session(sample, 1, limits) as session:
         return session.explain(Group("telling", names), "k0", CompileSettings(threads=1)).answer
 
 
 def test_a_worker_has_the_users_settings(install_plugin: Callable[..., None], before: Modes) -> None:
-    """All of them, whatever they are; and the next session's, where the same worker serves it."""
+    """All of them are adopted, and the next session's, if the same worker serves it."""
     install_plugin("telling", PLUGIN)
     captured = capture(nn.ReLU(), (torch.ones(2, 8),))
     sample = Sample(captured.graph, captured.inputs)

@@ -1,4 +1,4 @@
-"""The operator samples hold what they promise: they run in eager, make clusters, and the check tells right from wrong."""
+"""The operator samples keep their promises: they run in eager, form clusters, and the check tells right from wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_sample_runs_and_agrees_with_itself(names: list[str]) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("names", GROUPS, ids=range(8))
 def test_every_sample_makes_a_cluster_that_computes_it(names: list[str], dynamic: bool) -> None:
-    """The one-operator cluster of a sample gives what the call gives, and announces shapes and dtypes that it keeps."""
+    """The one-operator cluster of a sample returns what the call returns, and declares shapes and dtypes that it keeps."""
     for name in names:
         for sample in SAMPLES[name][:: 3 if dynamic else 1]:
             cluster, inputs = case_cluster(name, sample, dynamic=dynamic)
@@ -45,7 +45,7 @@ def test_every_sample_makes_a_cluster_that_computes_it(names: list[str], dynamic
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_are_as_named(layout: str) -> None:
-    """A described tensor lies in memory as its description says."""
+    """A described tensor has the strides of its description."""
     made, strides = LAYOUTS[layout]
     (tensor,), _ = call(made).build()
     assert tensor.shape == (3, 4)
@@ -70,7 +70,7 @@ def test_sizes_become_symbols_and_inputs() -> None:
 
 
 def test_sizes_that_an_operator_fixes_stay_fixed() -> None:
-    """A size for which the operator leaves one value, such as a normalised shape, is static in a dynamic case."""
+    """A size for which the operator has one fixed value, such as a normalised shape, is static in a dynamic case."""
     cluster, _ = case_cluster("aten.layer_norm.default", call(f(3, 7), [7], f(7), f(7)), dynamic=True)
     rows, columns = cluster.inputs[0].shape  # pyright: ignore
     assert isinstance(rows, torch.SymInt)
@@ -85,7 +85,7 @@ def test_chosen_tensors_become_weights() -> None:
 
 
 def test_only_the_read_outputs_leave_the_cluster() -> None:
-    """A sample that reads some outputs of a tuple gives a cluster with these outputs only."""
+    """A sample that reads some outputs of a tuple has a cluster with these outputs only."""
     cluster, _ = case_cluster("aten.native_layer_norm.default", call(f(2, 8), [8], None, None, 1e-5).reads(0))
     assert [tuple(spec.shape) for spec in cluster.outputs] == [(2, 8)]
 
@@ -146,5 +146,5 @@ def test_another_order_of_addition_is_right() -> None:
 
 
 def test_overloads_are_found_by_name() -> None:
-    """An overload name gives the operator that prints as this name."""
+    """An overload's name returns the operator that prints as this name."""
     assert str(overload_of("aten.add.Tensor")) == "aten.add.Tensor"

@@ -1,4 +1,4 @@
-"""Options: one schema, one order of places, and messages that mend the mistake."""
+"""Options: one schema, one order of sources, and messages that help to fix the mistake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message_of(
 
 
 def repository(folder: Path, text: str) -> Path:
-    """A repository with a hub.toml, and a folder deep inside it."""
+    """Make a repository with a hub.toml, and return a folder deep inside it."""
     (folder / ".git").mkdir()
     (folder / "hub.toml").write_text(text)
     (folder / "src" / "deep").mkdir(parents=True)
@@ -54,7 +54,7 @@ def test_nothing_given_means_the_documented_defaults() -> None:
 
 
 def test_the_schema_and_the_written_forms_name_the_same_settings() -> None:
-    """Every setting of the schema can be written in each of the three places."""
+    """Every setting of the schema can be written in each of the three sources."""
     assert set(KEYS) == set(Options.model_fields) - {"origins", "own"}
 
 
@@ -65,7 +65,7 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_precedence_is_call_then_environment_then_file_then_default(tmp_path: Path) -> None:
-    """Each setting is taken from the highest place that gives it, and remembers that place."""
+    """Each setting is taken from the first source that gives it, and remembers that source."""
     deep = repository(tmp_path, 'threads = 1\naccuracy = 0.5\ntune = "full"\n')
     options = resolved({"threads": 3}, {"HUB_THREADS": "2", "HUB_ACCURACY": "0.25"}, deep)
     assert (options.threads, options.accuracy, options.tune, options.strict) == (3, 0.25, "full", False)
@@ -74,7 +74,7 @@ def test_precedence_is_call_then_environment_then_file_then_default(tmp_path: Pa
 
 
 def test_the_nearest_file_wins_and_the_search_ends_at_the_repository(tmp_path: Path) -> None:
-    """A hub.toml above the repository root is not ours to read."""
+    """A hub.toml above the repository root is not read."""
     (tmp_path / "hub.toml").write_text("threads = 9\n")
     inner = tmp_path / "project"
     inner.mkdir()
@@ -95,7 +95,7 @@ def test_the_search_ends_at_the_home_folder(tmp_path: Path) -> None:
 
 
 def test_every_setting_can_be_an_environment_variable() -> None:
-    """Lists are separated by commas, mappings by '=', truth is 1 or 0 or a word for it."""
+    """Lists are separated by commas, mappings by '=', booleans are 1 or 0 or a word for it."""
     options = resolved(
         environ={
             "HUB_BACKENDS": "onnxruntime, openvino",
@@ -144,7 +144,7 @@ def test_a_relative_folder_in_a_file_starts_at_the_file(tmp_path: Path) -> None:
 def test_without_a_folder_the_cache_lies_where_the_platform_keeps_caches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`cache_root` follows XDG_CACHE_HOME, and an explicit folder beats it."""
+    """`cache_root` follows XDG_CACHE_HOME, and an explicit folder overrides it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert tmp_path in Options().cache_root.parents
     assert Options(cache_dir=Path("/c")).cache_root == Path("/c")
@@ -177,7 +177,7 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
 
 
 def test_an_unknown_variable_names_the_nearest_one() -> None:
-    """A misspelt variable does not pass in silence."""
+    """A misspelt variable is reported."""
     assert "unknown environment variable 'HUB_BACKEND'; did you mean 'HUB_BACKENDS'?" in message_of(
         environ={"HUB_BACKEND": "a"}
     )
@@ -220,7 +220,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_value_names_the_key_the_place_the_type_and_an_example(key: str, value: Any, wanted: str) -> None:
-    """The message holds everything needed to mend the value."""
+    """The message contains everything needed to fix the value."""
     text = message_of({key: value})
     assert f"option {key!r} (from options=) must be {wanted}, got {value!r}" in text
     assert f"for example {key} = " in text
@@ -245,12 +245,12 @@ def test_unreadable_text_names_its_variable(variable: str, text: str) -> None:
     ],
 )
 def test_contradictions_are_named(given: Mapping[str, Any], fact: str) -> None:
-    """Two settings that cannot hold together are an error, not a guess."""
+    """Two contradictory settings are an error, not a guess."""
     assert fact in message_of(given)
 
 
 def test_a_contradiction_names_both_places() -> None:
-    """Settings from different places may contradict each other; both are named."""
+    """Settings from different sources may contradict each other; both are named."""
     text = message_of({"backends": ["a"]}, {"HUB_EXCLUDE": "a"})
     assert "'backends' (from options=)" in text
     assert "'exclude' (from HUB_EXCLUDE)" in text
@@ -283,7 +283,7 @@ def test_equal_settings_give_equal_text_wherever_they_came_from() -> None:
 
 
 def test_reading_options_imports_no_torch() -> None:
-    """Options are for the command line too, which has to answer at once."""
+    """Options are also for the command line, which must answer at once."""
     script = (
         "import sys, pathlib; from hub.config.options import resolve; "
         "resolve(None, {}, pathlib.Path('/')); assert 'torch' not in sys.modules"

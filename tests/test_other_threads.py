@@ -26,7 +26,7 @@ from hub.process import state
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 Step = Callable[[int], str]
-"""What a thread does again and again: takes the number of the step, and returns what is wrong, or ""."""
+"""What a thread does repeatedly: takes the number of the step, and returns what is wrong, or ""."""
 SEED = 7
 PLUGIN = """
 import os
@@ -63,7 +63,7 @@ WRITE = "os.environ['MEDDLER_WAS_HERE'] = '1'"
 
 
 def net() -> nn.Module:
-    """Return a small model with something for every backend."""
+    """Return a small model with parts that every backend supports."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4), nn.Softmax(-1)).eval()
 
@@ -71,10 +71,10 @@ def net() -> nn.Module:
 def compiled_beside(
     model: nn.Module, steps: Sequence[Step], **options: Any
 ) -> tuple[Callable[..., Any], list[CompiledGraph]]:
-    """Return a compiled model whose captured graph is planned, and called, beside other threads; and that graph.
+    """Return a compiled model whose captured graph is planned, and called, while other threads run; and that graph.
 
-    They run in the calls alone: Dynamo itself resets Python's and PyTorch's random numbers after each capture, whatever the
-    backend.
+    The threads run in the calls alone: Dynamo itself resets Python's and PyTorch's random numbers after each capture,
+    regardless of the backend.
     """
     graphs: list[CompiledGraph] = []
 
@@ -93,7 +93,7 @@ def compiled_beside(
 
 
 class Neighbour:
-    """A thread that does one thing again and again; what it finds wrong is in `faults`."""
+    """A thread that does one thing repeatedly; what it finds wrong is in `faults`."""
 
     def __init__(self, step: Step) -> None:
         self.steps = 0
@@ -106,7 +106,7 @@ class Neighbour:
         while not self._stop.wait(0.002):
             try:
                 fault = self._step(self.steps)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test reports it
+            except Exception as error:  # noqa: BLE001 - the test reports any exception
                 fault = f"{type(error).__name__}: {error}"
             self.faults += [fault] if fault else []
             self.steps += 1
@@ -131,7 +131,7 @@ def beside(*steps: Step) -> Iterator[list[Neighbour]]:
 
 
 def drawing(draw: Callable[[], Any], seed: Callable[[int], Any]) -> tuple[Step, Callable[[], str]]:
-    """Return a step that draws a random number, and what says afterwards where the sequence was broken."""
+    """Return a step that draws a random number, and a function that reports where the sequence was broken."""
     seen: list[Any] = []
 
     def step(_: int) -> str:
@@ -148,28 +148,28 @@ def drawing(draw: Callable[[], Any], seed: Callable[[int], Any]) -> tuple[Step, 
 
 
 def writes_the_environment(number: int) -> str:
-    """Write a variable, and look whether the one written before is still there."""
+    """Write a variable, and check whether the one written before is still there."""
     found = os.environ.get("MY_COUNTER")
     os.environ["MY_COUNTER"] = str(number)
     return "" if number == 0 or found == str(number - 1) else f"the variable is {found}, {number - 1} was written"
 
 
 def filters_warnings(number: int) -> str:
-    """Add a filter for one message, and look whether the one added before is still there."""
+    """Add a filter for one message, and check whether the one added before is still there."""
     texts = [entry[1].pattern for entry in warnings.filters if entry[1] is not None]
     warnings.filterwarnings("ignore", message=f"mine {number}!")
     return "" if number == 0 or f"mine {number - 1}!" in texts else f"filter {number - 1} is gone"
 
 
 def uses_modes(number: int) -> str:
-    """Use modes of its own, and look whether a product is what it should be."""
+    """Use modes of its own, and check whether a product is as it should be."""
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         product = torch.ones(4, 4) @ torch.ones(4, 4)
     return "" if product.dtype == torch.bfloat16 and not torch.is_autocast_enabled("cpu") else f"{product.dtype}"
 
 
 def looks_for_compilers(_: int) -> str:
-    """Look whether PyTorch says that somebody compiles."""
+    """Check whether PyTorch reports that a compilation is running."""
     return "is_compiling() is True" if torch.compiler.is_compiling() else ""
 
 
@@ -225,7 +225,7 @@ def compiled(model: nn.Module, **options: Any) -> nn.Module:
 
 
 def test_what_loading_changes_is_refused_beside_other_threads(install_plugin: Any) -> None:
-    """A worker knows what loading changes; where others would notice, the cluster runs in eager, for that reason."""
+    """A worker knows what loading changes; if other threads would notice, the cluster runs in eager, for that reason."""
     install_plugin("meddler", PLUGIN.format(at_import="", at_load=WRITE))
     model, x = net(), torch.randn(16, 8)
     told = pytest.warns(HubWarning, match=r"meddler.*changes the environment \(MEDDLER_WAS_HERE\), which other threads")
@@ -246,7 +246,7 @@ def test_what_loading_changes_is_refused_beside_other_threads(install_plugin: An
 def test_what_importing_changes_is_known_before(
     is_alone: bool, install_plugin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child process imports a plugin first: beside other threads one that changes the process is refused by name."""
+    """A child process imports a plugin first: while other threads run, one that changes the process is refused by name."""
     install_plugin("meddler", PLUGIN.format(at_import=WRITE, at_load="pass"))
     monkeypatch.setattr(state, "is_alone", lambda: is_alone)
     entry = registry().entries["meddler"]
@@ -257,7 +257,7 @@ def test_what_importing_changes_is_known_before(
 
 
 def test_state_of_other_threads_is_neither_compared_nor_restored() -> None:
-    """Beside other threads a block is not blamed for what they change, and what they change stays."""
+    """While other threads run, a block is not blamed for their changes, and their changes stay."""
     seen: list[list[str]] = []
     random.seed(SEED)
     with beside(writes_the_environment):
@@ -306,7 +306,7 @@ def test_eight_threads_compile_different_models_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["disc", "inductor", "iree", "onnxruntime", "openvino", "tvm", "xla"])
 def test_loading_a_backends_library_changes_nothing_that_threads_share(name: str) -> None:
-    """Each backend that comes with the hub serves beside other threads: a worker finds nothing that it changes."""
+    """Each backend that comes with the hub serves while other threads run: a worker finds nothing that it changes."""
     pytest.importorskip({"disc": "torch_mlir", "inductor": "torch", "iree": "iree", "xla": "jaxlib"}.get(name, name))
     model, x = net(), torch.randn(16, 8)
     call = torch.compile(model, backend="hub", options={"backends": (name,), "tune": "off"})  # pyright: ignore

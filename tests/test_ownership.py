@@ -1,4 +1,4 @@
-"""`hub.plans` gives the plans of the compiled model it is asked about, and of no other."""
+"""`hub.plans` returns the plans of its compiled model, and of no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 
 def compiled(what: Any, backend: str) -> Any:
-    """Compiles for one backend without measuring, and calls once."""
+    """Compile for one backend without measuring, and call once."""
     call = torch.compile(what, backend="hub", options={"tune": "off", "backends": [backend]})
     with torch.no_grad():
         call(X)
@@ -33,7 +33,7 @@ def compiled(what: Any, backend: str) -> Any:
 
 
 def backends_of(call: Any) -> list[tuple[str, ...]]:
-    """The backends of each plan."""
+    """Return the backends of each plan."""
     return [plan.backends for plan in hub.plans(call)]
 
 
@@ -57,7 +57,7 @@ def test_two_models_of_one_class() -> None:
 
 
 def test_functions_over_modules() -> None:
-    """A function has the plans of its graphs, though it is not known which modules it reads."""
+    """A function has the plans of its graphs, although it is unknown which modules it reads."""
     inner = Net().eval()
     call = compiled(lambda x: inner(x) + 1, "onnxruntime")
     assert backends_of(call) == [("onnxruntime",)]

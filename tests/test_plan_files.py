@@ -1,4 +1,4 @@
-"""Plan files: what the hub writes, people edit, and option `plan` replays; a file that does not fit says where."""
+"""Plan files: the hub writes them, people edit them, option `plan` replays them; a file that does not fit says where."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tiny(batch=2):
 
 
 def tiny(last: nn.Module | None = None) -> nn.Module:
-    """Nodes: linear, gelu, linear_1, softmax."""
+    """Return a plan of the nodes linear, gelu, linear_1, softmax."""
     return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), last or nn.Softmax(-1)).eval()
 
 
@@ -49,25 +49,25 @@ def run(model: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> tup
 
 
 def settled(plan: Plan) -> Plan:
-    """The plan without what differs between any two runs."""
+    """Return the plan without what differs between any two runs."""
     return plan.model_copy(update={"graph": "", "plan_s": 0.0, "verify_s": 0.0})
 
 
 def told(plan: Plan) -> tuple[Event, ...]:
-    """What a plan tells, but for what verification had no time for: that depends on the machine."""
+    """Return a plan's events, except those about checks that verification postponed: they depend on the machine."""
     return tuple(event for event in plan.events if event.stage is not Stage.LATER)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A plan file of `tiny()`, whole on ONNX Runtime."""
+    """Return a plan file of `tiny()`, all of it on ONNX Runtime."""
     path = tmp_path / "plan.json"
     write_plans(path, hub.explain(tiny(), X, options=ORT))
     return path
 
 
 def edited(path: Path, edit: Edit) -> Path:
-    """Changes the first plan of a file."""
+    """Change the first plan of a file."""
     data = json.loads(path.read_text())
     edit(data["plans"][0])
     path.write_text(json.dumps(data))
@@ -75,7 +75,7 @@ def edited(path: Path, edit: Edit) -> Path:
 
 
 def clusters(*parts: tuple[str, Sequence[str]]) -> Edit:
-    """Writes clusters as people do: nothing but backends and nodes."""
+    """Write clusters as people do: only backends and nodes."""
     return lambda plan: plan.update(clusters=[{"backend": backend, "nodes": list(nodes)} for backend, nodes in parts])
 
 
@@ -104,7 +104,7 @@ def test_one_plan_by_itself_is_a_plan_file(tmp_path: Path) -> None:
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing replaces the file in one step, and leaves nothing beside it."""
+    """Writing replaces the file in one step, and leaves nothing next to it."""
     path = tmp_path / "plan.json"
     write_plans(path, (Plan(clusters=()),))
     before = path.read_text()
@@ -121,7 +121,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_edited_plan_loses_the_evidence_of_the_plan_before(file: Path) -> None:
-    """Nobody measured it: its times would be somebody else's. Deleting evidence is no edit."""
+    """The edited plan was not measured: the times would be another plan's. Deleting evidence is no edit."""
     (plan,) = read_plans(file)
     assert plan.predicted_s is not None
     assert plan.clusters[0].bids
@@ -166,7 +166,7 @@ def test_no_plan_is_no_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_names_itself_the_field_and_a_remedy(tmp_path: Path, text: str, message: str) -> None:
-    """The message is enough to mend the file."""
+    """The message is enough to fix the file."""
     path = tmp_path / "plan.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(PlanError) as caught:
@@ -192,7 +192,7 @@ def test_a_file_that_is_not_there_is_named_and_so_is_a_folder(tmp_path: Path) ->
 
 
 def test_a_replay_gives_eagers_numbers_and_measures_nothing(file: Path) -> None:
-    """The plan runs as written, whatever would win."""
+    """The plan runs as written, regardless of what would win."""
     model = tiny()
     found, (plan,) = run(model, X, plan=file)
     torch.testing.assert_close(found, model(X))
@@ -210,14 +210,14 @@ def test_the_same_file_gives_the_same_plan(file: Path, tmp_path: Path) -> None:
 
 
 def test_explaining_replays_without_compiling(file: Path) -> None:
-    """`hub.explain` gives what a run would do."""
+    """`hub.explain` returns what a run would do."""
     (plan,) = hub.explain(tiny(), X, options={"plan": file})
     _, (ran,) = run(tiny(), X, plan=file)
     assert settled(plan) == settled(ran)
 
 
 def test_a_plan_by_hand_needs_backends_and_nodes_only(tmp_path: Path) -> None:
-    """All the rest has defaults, and is filled in."""
+    """Everything else has defaults, and is filled in."""
     path = tmp_path / "plan.json"
     parts = [
         {"backend": "onnxruntime", "nodes": ["linear", "gelu"]},
@@ -248,7 +248,7 @@ def test_threads_spin_and_effort_come_from_the_plan(file: Path) -> None:
 
 
 def test_an_option_beats_the_plans_setting_and_is_noted(file: Path) -> None:
-    """Who gives both `plan` and `threads` means both."""
+    """A user who gives both `plan` and `threads` means both."""
     _, (plan,) = run(tiny(), X, plan=file, threads=2)
     assert plan.threads == 2
     assert [event.message for event in told(plan)] == ["threads 2 (from options=) and not 1 as in the plan"]
@@ -266,7 +266,7 @@ def test_nodes_are_put_in_order_and_clusters_too(file: Path) -> None:
 
 
 def test_eager_is_split_where_the_others_could_not_run_otherwise(file: Path) -> None:
-    """Pieces of eager cost nothing, so a node can be sent there without thinking of order."""
+    """Pieces of eager cost nothing, so a node can be assigned to it without regard to order."""
     edited(file, clusters(("eager", ["linear", "linear_1"]), ("onnxruntime", ["gelu"]), ("onnxruntime", ["softmax"])))
     model = tiny()
     found, (plan,) = run(model, X, plan=file)
@@ -354,7 +354,7 @@ def test_events_of_the_run_that_made_a_plan_are_over(file: Path) -> None:
 
 
 def test_strict_accepts_what_a_plan_puts_in_eager(file: Path) -> None:
-    """It was asked for."""
+    """The plan's author requested it."""
     edited(file, clusters(("onnxruntime", ["linear", "gelu"]), ("eager", ["linear_1", "softmax"])))
     _, (plan,) = run(tiny(), X, plan=file, strict=True)
     assert plan.backends == ("onnxruntime", "eager")
@@ -384,7 +384,7 @@ def test_other_attributes_fit_with_a_note(file: Path) -> None:
 
 
 def test_a_graph_with_dynamic_shapes_takes_the_plan_of_the_static_one(file: Path) -> None:
-    """PyTorch captures again when sizes change; arithmetic on sizes, which the plan lacks, has nowhere to go but eager."""
+    """PyTorch captures again when sizes change; arithmetic on sizes, which the plan lacks, can only run in eager."""
 
     class Folded(nn.Module):
         def __init__(self) -> None:
@@ -421,7 +421,7 @@ def test_another_operator_is_named_with_both(file: Path) -> None:
 
 
 def test_an_operator_list_that_was_not_moved_with_its_nodes_does_no_harm(file: Path) -> None:
-    """For the graph it was made for, a plan's operators say nothing new."""
+    """For the graph that a plan was made for, its operators say nothing new."""
     edited(file, lambda plan: plan["clusters"][0]["operators"].reverse())
     _, (plan,) = run(tiny(), X, plan=file)
     assert plan.clusters[0].operators[0] == "aten.linear.default"
@@ -435,7 +435,7 @@ def test_a_node_that_the_plan_lacks_is_named(file: Path) -> None:
 
 
 def test_a_node_that_the_graph_lacks_is_named(file: Path) -> None:
-    """A layer that was taken away."""
+    """The model without one layer."""
     error = refusal(file, tiny(nn.Identity()))
     assert error.message.endswith("node 'softmax' is not in the graph")
 
@@ -447,7 +447,7 @@ def test_another_dtype_is_named_with_its_input(file: Path) -> None:
 
 
 def test_the_error_is_about_the_plan_that_fits_longest(file: Path) -> None:
-    """Of several plans, the nearest tells most."""
+    """Of several plans, the nearest is the most informative."""
     data = json.loads(file.read_text())
     far = {"clusters": [{"backend": "eager", "nodes": ["conv2d"]}]}
     file.write_text(json.dumps({"plans": [far, data["plans"][0], far]}))
@@ -455,7 +455,7 @@ def test_the_error_is_about_the_plan_that_fits_longest(file: Path) -> None:
 
 
 def test_the_plan_made_for_a_graph_is_meant_even_if_another_fits(file: Path) -> None:
-    """A slip in an edit is no reason to take another plan in silence."""
+    """A slip in an edit is no reason to take another plan silently."""
     data = json.loads(file.read_text())
     other = json.loads(file.read_text())["plans"][0] | {"graph_digest": ""}
     data["plans"][0]["clusters"][0]["nodes"].remove("gelu")
@@ -474,7 +474,7 @@ def test_a_node_in_two_clusters_is_named(file: Path) -> None:
 
 
 def test_clusters_that_need_each_other_are_named_with_the_nodes(file: Path) -> None:
-    """A cluster around another one cannot run before it, nor after."""
+    """A cluster around another one can run neither before it nor after it."""
     edited(file, clusters(("onnxruntime", ["linear", "linear_1"]), ("inductor", ["gelu", "softmax"])))
     error = refusal(file)
     assert "need each other" in error.message
@@ -511,7 +511,7 @@ def test_a_node_that_its_backend_refuses_is_named_with_the_backends_reason(file:
 
 
 def test_an_unknown_backend_is_named_with_the_nearest(file: Path) -> None:
-    """A slip of the pen."""
+    """It is a typing mistake."""
     edited(file, clusters(("onxruntime", ["linear", "gelu", "linear_1", "softmax"])))
     error = refusal(file)
     assert error.backend == "onxruntime"
@@ -548,12 +548,12 @@ def test_a_backend_that_is_not_installed_is_named_with_what_installs_it(file: Pa
     ],
 )
 def test_options_that_contradict_the_plan_are_named(file: Path, options: Mapping[str, Any], message: str) -> None:
-    """Two wishes that cannot hold together are an error, not a guess."""
+    """Two contradictory settings are an error, not a guess."""
     assert message in refusal(file, **options).message
 
 
 def test_a_missing_file_reaches_the_caller(tmp_path: Path) -> None:
-    """Not only under `strict`: the user asked for that plan."""
+    """It does so even without `strict`: the user requested that plan."""
     assert "cannot be read" in refusal(tmp_path / "plan.json").message
     with pytest.raises(PlanError, match="cannot be read"):
         hub.explain(tiny(), X, options={"plan": tmp_path / "plan.json"})
@@ -563,7 +563,7 @@ def test_a_missing_file_reaches_the_caller(tmp_path: Path) -> None:
 
 
 def _failing_on(monkeypatch: pytest.MonkeyPatch, node: str) -> None:
-    """Makes ONNX Runtime's compiler raise on clusters with this node, naming it; in this process only."""
+    """Make ONNX Runtime's compiler raise on clusters with this node, naming it; in this process only."""
     backend = registry().backend("onnxruntime")
     real = backend.compile
 
@@ -592,7 +592,7 @@ def test_a_cluster_that_fails_to_compile_gives_up_the_named_node_only(file: Path
 
 
 def test_under_strict_a_failure_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is without a plan file."""
+    """It is one without a plan file, too."""
     _failing_on(monkeypatch, "linear_1")
     with pytest.raises(CompileError, match="it exploded"):
         run(tiny(), X, plan=file, strict=True, isolate=False)
@@ -602,7 +602,7 @@ def test_under_strict_a_failure_is_an_error(file: Path, monkeypatch: pytest.Monk
 
 
 def test_a_plan_can_be_named_in_the_call_a_variable_or_a_file(tmp_path: Path) -> None:
-    """Relative paths start where they are written."""
+    """Relative paths start at the folder of the file that contains them."""
     assert resolve({"plan": "p.json"}, {}, tmp_path).plan == tmp_path / "p.json"
     assert resolve(None, {"HUB_PLAN": "p.json"}, tmp_path).plan == tmp_path / "p.json"
     (tmp_path / "hub.toml").write_text('plan = "p.json"\n')
@@ -615,7 +615,7 @@ def test_a_plan_can_be_named_in_the_call_a_variable_or_a_file(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("10m", 600.0), ("1h", 3600.0), ("1.5m", 90.0)])
 def test_budgets_are_written_with_units(text: str, seconds: float) -> None:
-    """In variables and flags."""
+    """Variables and flags accept them."""
     assert resolve(None, {"HUB_BUDGET_S": text}, Path("/")).budget_s == seconds
 
 
@@ -628,7 +628,7 @@ def test_a_wrong_budget_shows_how_to_write_one(text: str) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a model in tiny.py."""
+    """Return the working directory, with a model in tiny.py."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     (tmp_path / "tiny.py").write_text(SOURCE)
@@ -636,7 +636,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hub_command(*arguments: str, exit_code: int = 0) -> str:
-    """Runs a command and gives what it printed: on standard output, or on standard error if it was to fail with 2."""
+    """Run a command and return what it printed: on standard output, or on standard error if it was to fail with 2."""
     torch._dynamo.reset()
     found = CliRunner().invoke(app, list(arguments))
     assert found.exit_code == exit_code, found.output
@@ -644,7 +644,7 @@ def hub_command(*arguments: str, exit_code: int = 0) -> str:
 
 
 def test_plan_writes_a_file_that_show_prints_and_run_replays(here: Path) -> None:
-    """The way from a prediction to a pinned plan."""
+    """This is how a prediction becomes a pinned plan."""
     text = hub_command("plan", "tiny.py:tiny", "-o", "plan.json", "--backends", "onnxruntime", "--threads", "1")
     assert "1 cluster on onnxruntime" in text
     assert hub_command("plan", "--show", "plan.json") == text
@@ -655,7 +655,7 @@ def test_plan_writes_a_file_that_show_prints_and_run_replays(here: Path) -> None
 
 
 def test_plan_completes_a_file_by_hand(here: Path) -> None:
-    """`--plan` with `-o` checks and fills in what was left out."""
+    """`--plan` with `-o` checks and fills in what was omitted."""
     (here / "by_hand.json").write_text(
         '{"clusters": [{"backend": "onnxruntime", "nodes": ["softmax", "gelu", "linear", "linear_1"]}]}'
     )
@@ -666,7 +666,7 @@ def test_plan_completes_a_file_by_hand(here: Path) -> None:
 
 
 def test_plan_prints_a_plan_file_as_json(here: Path) -> None:
-    """So that a shell can redirect it."""
+    """A shell can redirect it."""
     text = hub_command("plan", "tiny.py:tiny", "--backends", "eager", "--batch", "3", "--json")
     (here / "plan.json").write_text(text)
     (plan,) = read_plans(here / "plan.json")
@@ -675,7 +675,7 @@ def test_plan_prints_a_plan_file_as_json(here: Path) -> None:
 
 
 def test_plan_diff_says_what_moved_and_exits_with_1(here: Path) -> None:
-    """As `diff` does."""
+    """`diff` does the same."""
     hub_command("plan", "tiny.py:tiny", "-o", "a.json", "--backends", "onnxruntime", "--threads", "1")
     hub_command("plan", "tiny.py:tiny", "-o", "b.json", "--backends", "eager", "--threads", "1")
     assert hub_command("plan", "diff", "a.json", "a.json") == "a.json and a.json: the same plan\n"
@@ -704,7 +704,7 @@ def test_plan_diff_says_what_moved_and_exits_with_1(here: Path) -> None:
     ],
 )
 def test_a_mistake_in_a_command_is_one_message(here: Path, arguments: Sequence[str], message: str) -> None:
-    """Before anything is built."""
+    """The message comes before anything is built."""
     assert message in hub_command("plan", *arguments, exit_code=2)
 
 
@@ -725,7 +725,7 @@ def test_a_plan_that_does_not_fit_is_one_message_of_the_commands(here: Path) -> 
 
 
 def test_tune_says_where_the_plan_is_kept_and_writes_it(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Full effort, the budget that was given, and a file that can be replayed."""
+    """It has full effort, the budget that was given, and a file that can be replayed."""
     kept = str(tmp_path_factory.mktemp("kept"))
     flags = ("--budget", "1m", "--backends", "onnxruntime", "--threads", "1", "--cache-dir", kept)
     text = hub_command("tune", "tiny.py:tiny", "-o", "plan.json", *flags)

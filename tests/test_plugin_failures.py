@@ -1,4 +1,4 @@
-"""A plugin that fails, wherever it fails, costs its cluster and nothing else."""
+"""A plugin that fails, at any point, costs its cluster and nothing else."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ WRONG_RESULTS = ("value", "shape", "dtype", "count", "alias", "mutate", "nan")
 
 
 class Net(torch.nn.Module):
-    """Keeps its input's shape, so that an aliased input could pass for the output."""
+    """A program that keeps its input's shape, so that an aliased input could pass for the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Net(torch.nn.Module):
 
 
 def run(model: torch.nn.Module, x: torch.Tensor, **options: Any) -> tuple[torch.Tensor, hub.Plan]:
-    """Runs a model twice through the hub; gives the second result and the plan."""
+    """Run a model twice through the hub; return the second result and the plan."""
     compiled = torch.compile(model, backend="hub", options={"tune": "off", **options})
     with torch.no_grad():
         compiled(x)
@@ -135,7 +135,7 @@ def test_failing_plugin_costs_only_its_cluster(fault: str, install_plugin: Any) 
 )
 @pytest.mark.filterwarnings("ignore::hub.errors.HubWarning")
 def test_an_event_names_the_class_of_its_error(fault: str, error: str, install_plugin: Any) -> None:
-    """Whether it was raised in a worker or here: nobody has to read messages to tell one failure from another."""
+    """The type is the same in a worker and here: no caller has to read messages to tell one failure from another."""
     install_plugin("faulty", PLUGIN.format(fault=fault))
     _, plan = run(Net().eval(), torch.randn(4, 8), backends=["faulty"])
     assert [event.error for event in plan.events if event.kind in ("failed", "fallback")] == [error]
@@ -159,7 +159,7 @@ def test_strict_reports_a_failure_at_run_time(install_plugin: Any) -> None:
 
 
 def test_strides_are_eagers(install_plugin: Any) -> None:
-    """An executable whose output lies otherwise in memory is trusted, and its output laid out as eager's."""
+    """An executable whose output has other strides is trusted, and its output is copied to eager's layout."""
     install_plugin("faulty", PLUGIN.format(fault="stride"))
     model, x = Net().eval(), torch.randn(4, 8)
     result, plan = run(model, x, backends=["faulty"])
@@ -191,7 +191,7 @@ def test_wrong_api_version_is_refused_by_name(install_plugin: Any) -> None:
 
 @pytest.mark.parametrize("place", ["when it is registered", "when it is first used"])
 def test_a_plugin_for_an_earlier_version_is_refused_with_where_things_are(install_plugin: Any, place: str) -> None:
-    """It imports what is elsewhere now: the reason names both versions and the page, whenever that comes to light."""
+    """It imports names that have moved: the reason names both versions and the page, whenever the import fails."""
     old = "from hub.support import OperatorTable\n"
     source = textwrap.dedent(PLUGIN.format(fault=""))
     if place == "when it is registered":

@@ -14,7 +14,7 @@ from hub.discovery.plugin_fault import is_plugins
 
 
 def caught(action: Callable[[], Any]) -> BaseException:
-    """Gives what an action raises."""
+    """Return what an action raises."""
     try:
         action()
     except BaseException as error:  # noqa: BLE001 - any exception is the subject here
@@ -23,7 +23,7 @@ def caught(action: Callable[[], Any]) -> BaseException:
 
 
 def raising(error: BaseException) -> Callable[[], NoReturn]:
-    """An action with an explicit `raise`."""
+    """Return an action with an explicit `raise`."""
 
     def action() -> NoReturn:
         raise error
@@ -39,7 +39,7 @@ class Odd(BaseException):
     "error", [RuntimeError(), MemoryError(), SystemExit(3), GeneratorExit(), KeyboardInterrupt(), Odd()], ids=repr
 )
 def test_what_code_raises_is_the_plugins(error: BaseException) -> None:
-    """An explicit `raise` in a plugin is its own doing, whatever the type."""
+    """An explicit `raise` in a plugin is its own fault, regardless of the type."""
     assert is_plugins(caught(raising(error)))
 
 
@@ -56,14 +56,14 @@ def _interrupted_loop() -> None:
 
 
 def test_a_real_interrupt_is_the_users() -> None:
-    """Ctrl-C arrives at whatever instruction Python has come to, and must get through."""
+    """Ctrl-C arrives at any instruction of Python, and must get through."""
     error = caught(_interrupted_loop)
     assert isinstance(error, KeyboardInterrupt)
     assert not is_plugins(error)
 
 
 def test_a_real_interrupt_that_a_plugin_raises_again_is_the_users() -> None:
-    """Cleaning up and raising again, or another one in its place, does not make it the plugin's."""
+    """Cleaning up and raising again, or raising another one instead, does not make it the plugin's."""
 
     def again() -> None:
         try:
@@ -83,7 +83,7 @@ def test_a_real_interrupt_that_a_plugin_raises_again_is_the_users() -> None:
 
 @pytest.fixture
 def handle() -> Iterator[Callable[[int, Callable[..., Any]], None]]:
-    """Gives `handle(signal, handler)`; the old handlers come back afterwards."""
+    """Return `handle(signal, handler)`; the old handlers are restored afterwards."""
     before: dict[int, Any] = {}
 
     def install(number: int, handler: Callable[..., Any]) -> None:
@@ -100,7 +100,7 @@ class _Application:
 
 
 def test_what_a_signal_handler_raises_is_the_users(handle: Any) -> None:
-    """A user's own handler says `raise` as well; it must get through all the same, with any exception."""
+    """A user's own handler also uses `raise`; it must get through nevertheless, with any exception."""
     handle(signal.SIGINT, _Application().stop)
     assert not is_plugins(caught(_interrupted_loop))
     handle(signal.SIGUSR1, _Application().stop)

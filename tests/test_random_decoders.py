@@ -1,4 +1,4 @@
-"""Random decoders, whose caches grow and are cropped, reordered and cut, give what eager gives on each backend."""
+"""Random decoders, whose caches grow and are cropped, reordered and cut, match eager on each backend."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hub.testing.random_decoders import check, decoder
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")  # Inductor's own imports
 DECODERS = 1000
 SHARE = 4
-"""Decoders of one run by one backend, others with every commit."""
+"""Decoders of one run by one backend; each commit takes others."""
 
 
 def commits() -> int:
-    """Return the number of commits, 0 where there is no repository."""
+    """Return the number of commits, 0 without a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0
 
 
 SLICE = int(os.environ.get("DECODERS_SLICE") or commits())
-"""Which share; a failure names its decoder."""
+"""The share of decoders; a failure names its decoder."""
 
 
 def check_alone(backend: str, number: int, cache: Path) -> None:
-    """Raise AssertionError where one backend gives something else than eager, alone or caught by verification, or fails."""
+    """Raise AssertionError if one backend differs from eager, alone or caught by verification, or fails."""
     torch.compiler.reset()
     options: dict[str, Any] = {"tune": "off", "backends": (backend,), "isolate": False, "cache_dir": str(cache)}
     made: list[Callable[..., Any]] = []
@@ -57,7 +57,7 @@ def check_alone(backend: str, number: int, cache: Path) -> None:
 @pytest.mark.parametrize("backend", registry().available())
 @pytest.mark.parametrize("place", range(SHARE))
 def test_some_decoders(backend: str, place: int, tmp_path: Path) -> None:
-    """Some decoders, others with every commit, are eager's at every length on each backend alone."""
+    """Some decoders, different ones in each commit, match eager at every length on each backend alone."""
     check_alone(backend, (SLICE * SHARE + place) % DECODERS, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Random programs under random plans give what eager gives: results, shared memory and what they write to their inputs."""
+"""Random programs under random plans match eager: results, shared memory and what they write to their inputs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 BACKENDS = registry().available()
 COMPILED_SLOWLY = ("inductor", "iree")
-"""Backends that start a compiler for each program, often for seconds a cluster."""
+"""Backends that start a compiler for each program, often for seconds per cluster."""
 COMPILED_FAST = tuple(name for name in BACKENDS if name not in COMPILED_SLOWLY)
 
 
 def examples(count: int) -> Any:
-    """Return how many examples to try, the same ones for one commit; each compiles, which takes as long as it takes."""
+    """Return how many examples to try, the same ones for one commit; each one compiles, so the time is not limited."""
     return settings(
         max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
 
 
 def check_compiled(program: Program, options: dict[str, Any]) -> Any:
-    """Checks a program under these options, and gives the compiled function."""
+    """Check a program under these options, and return the compiled function."""
     torch._dynamo.reset()
     compiled: Any = torch.compile(program.function(), backend="hub", options={"tune": "off", **options}, dynamic=False)
     with torch.no_grad():
@@ -46,12 +46,12 @@ def check_compiled(program: Program, options: dict[str, Any]) -> Any:
 
 
 def captured(program: Program) -> tuple[Graph, ...]:
-    """Gives the graphs that the hub sees: one, or none where only inputs are returned."""
+    """Return the graphs that the hub sees: one, or none if only inputs are returned."""
     return tuple(found.graph for found in graphs_of(check_compiled(program, {"backends": ("eager",)})))
 
 
 def check_under_drawn_plan(data: st.DataObject, backends: Sequence[str], file: Path) -> None:
-    """Draws a program and a plan for it over these backends, and checks the program under that plan."""
+    """Draw a program and a plan for it over these backends, and check the program under that plan."""
     program = data.draw(programs())
     options = resolve({"backends": tuple(backends)}, {}, file.parent)
     plans = [
@@ -63,7 +63,7 @@ def check_under_drawn_plan(data: st.DataObject, backends: Sequence[str], file: P
 
 
 def check_with_drawn_backends(data: st.DataObject, backends: Sequence[str]) -> None:
-    """Draws a program and a backend for each of its operators, and checks the program with these forced."""
+    """Draw a program and a backend for each of its operators, and check the program with these forced."""
     program = data.draw(programs())
     operators = {operator_name(node).rpartition(".")[0] for graph in captured(program) for node in graph.nodes}
     names = sorted(name for name in operators if name.startswith("aten."))
@@ -74,7 +74,7 @@ def check_with_drawn_backends(data: st.DataObject, backends: Sequence[str]) -> N
 @given(data=st.data())
 @examples(20)
 def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Under a plan cut at random, over backends that compile fast, programs are eager's."""
+    """Under a plan cut at random, over backends that compile fast, programs match eager."""
     check_under_drawn_plan(data, COMPILED_FAST, tmp_path_factory.mktemp("plan") / "plan.json")
 
 
@@ -82,7 +82,7 @@ def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObj
 @given(data=st.data())
 @examples(10)
 def test_random_backends_for_operators(data: st.DataObject) -> None:
-    """With a backend at random forced for every operator, programs are eager's."""
+    """With a backend at random forced for every operator, programs match eager."""
     check_with_drawn_backends(data, ["eager", *COMPILED_FAST])
 
 
@@ -90,7 +90,7 @@ def test_random_backends_for_operators(data: st.DataObject) -> None:
 @given(program=programs(most_lines=10))
 @examples(4)
 def test_one_slow_backend(backend: str, program: Program) -> None:
-    """Given whatever it takes, a backend that compiles slowly is eager's."""
+    """A backend that compiles slowly, given everything that it supports, matches eager."""
     check_compiled(program, {"backends": (backend,)})
 
 
@@ -98,7 +98,7 @@ def test_one_slow_backend(backend: str, program: Program) -> None:
 @given(data=st.data())
 @examples(600)
 def test_many_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Under a plan cut at random, over all backends, many programs are eager's."""
+    """Under a plan cut at random, over all backends, many programs match eager."""
     check_under_drawn_plan(data, BACKENDS, tmp_path_factory.mktemp("plan") / "plan.json")
 
 
@@ -106,7 +106,7 @@ def test_many_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.Da
 @given(data=st.data())
 @examples(600)
 def test_many_random_backends_for_operators(data: st.DataObject) -> None:
-    """With a backend at random forced for every operator, many programs are eager's."""
+    """With a backend at random forced for every operator, many programs match eager."""
     check_with_drawn_backends(data, ["eager", *BACKENDS])
 
 
@@ -188,7 +188,7 @@ def _right(x0: torch.Tensor, x1: torch.Tensor, s0: float) -> tuple[torch.Tensor,
 
 
 def _with(position: int, spoil: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """Gives the right function with one result spoilt."""
+    """Return the right function with one result spoilt."""
 
     def wrong(*arguments: Any) -> tuple[torch.Tensor, ...]:
         results = list(_right(*arguments))
@@ -222,13 +222,13 @@ WRONG = {
 
 
 def test_a_right_program_passes() -> None:
-    """Results that are rounded otherwise than eager's pass."""
+    """Results that are rounded differently from eager's pass."""
     check(PROGRAM, _right)
 
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_wrong_program_is_refused(fault: str) -> None:
-    """Something that is wrong in one way is refused for that."""
+    """A result that is wrong in one respect is refused for that."""
     function, message = WRONG[fault]
     with pytest.raises(AssertionError, match=message):
         check(PROGRAM, function)

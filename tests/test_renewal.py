@@ -1,4 +1,4 @@
-"""Kept plans: replayed until somebody asks for a new decision."""
+"""Kept plans: replayed until the user requests a new decision."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import hub
 from hub.config.options import Options, resolve
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated", "ignore:`torch.jit.:DeprecationWarning")
-"""Parts of torch that an export goes through warn about each other."""
+"""Parts of torch that an export imports warn about each other."""
 
 
 def planned(**options: Any) -> hub.Plan:
-    """Gives the plan that a new process would run for one small model, between eager and one backend."""
+    """Return the plan that a new process would run for one small model, between eager and one backend."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).eval(), torch.randn(8, 64)
@@ -28,7 +28,7 @@ def planned(**options: Any) -> hub.Plan:
 
 
 def evidence(plan: hub.Plan) -> Any:
-    """What the proof measured, which no two proofs share."""
+    """Return what the race measured, which no two races share."""
     return plan.contenders
 
 
@@ -44,7 +44,7 @@ def test_a_kept_plan_is_decided_anew_only_on_request() -> None:
 
 
 def test_a_fully_tuned_plan_serves_who_asks_for_less() -> None:
-    """What `tune="full"` kept is replayed under "fast"; what "fast" kept does not do for "full"."""
+    """The result of `tune="full"` is replayed under "fast"; that of "fast" does not serve "full"."""
     fast, full = planned(), planned(tune="full")
     assert full.decided_by == "measured whole plans"
     assert evidence(full) != evidence(fast)
@@ -53,7 +53,7 @@ def test_a_fully_tuned_plan_serves_who_asks_for_less() -> None:
 
 @pytest.mark.parametrize(("text", "wanted"), [("1", True), ("yes", True), ("off", False), ("", False)])
 def test_renewal_may_be_asked_for_by_a_variable(text: str, wanted: bool) -> None:
-    """`HUB_RENEW` is read as every truth is."""
+    """`HUB_RENEW` is read as every boolean is."""
     assert resolve(None, {"HUB_RENEW": text}, Path("/"), home=Path("/nobody")).renew is wanted
 
 

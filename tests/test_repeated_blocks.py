@@ -1,4 +1,4 @@
-"""Blocks that repeat, compiled by PyTorch's two ways for it, share one program: it is captured once, and has one plan."""
+"""Blocks that repeat, compiled by PyTorch's two methods for it, share one program: captured once, with one plan."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_blocks_that_are_compiled_each_are_captured_once(plans_made: list[Plan])
 
 @pytest.mark.parametrize("compiled", [hub.compile, partial(torch.compile, backend="hub")], ids=["hub", "torch"])
 def test_a_marked_region_is_planned_once(compiled: Callable[..., Any]) -> None:
-    """Its weights are its inputs, and each call of it goes to the one plan."""
+    """Its weights are its inputs, and each call of it runs the one plan."""
     model, x = Marked().eval(), torch.randn(3, 8, 32)
     with torch.no_grad():
         expected = model(x)

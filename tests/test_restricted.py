@@ -1,4 +1,4 @@
-"""Backends of `torch.compile` that are the hub with one backend alone, by the names of what PyTorch no longer runs."""
+"""Backends of `torch.compile` that are the hub with one backend alone, under names that PyTorch no longer runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def model() -> nn.Module:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_old_name_runs_on_its_backend_alone(name: str) -> None:
-    """`torch.compile` lists the name, and what the backend takes runs there."""
+    """`torch.compile` lists the name, and what the backend supports runs there."""
     assert name in torch.compiler.list_backends()
     module, x = model(), torch.randn(3, 8)
     compiled = torch.compile(module, backend=name, options={"tune": "off"})

@@ -1,4 +1,4 @@
-"""Shadow mode: a share of live calls is checked against eager, and a backend that goes wrong in service is demoted."""
+"""Shadow mode: a share of live calls is checked against eager, and a backend that becomes wrong in service is demoted."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ RAISED = ("exit", "interrupt", "base")
 
 
 class Net(torch.nn.Module):
-    """Keeps its input's shape, so that an aliased input could pass for the output."""
+    """A program that keeps its input's shape, so that an aliased input could pass for the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,12 +104,12 @@ class Net(torch.nn.Module):
 
 
 def compiled(model: torch.nn.Module, **options: Any) -> Any:
-    """Compiles a model for the plugin, without measuring."""
+    """Compile a model for the plugin, without measuring."""
     return torch.compile(model, backend="hub", options={"tune": "off", "backends": ["turncoat"], **options})
 
 
 def n_calls() -> int:
-    """How often the plugin's executable ran."""
+    """Return how often the plugin's executable ran."""
     return sys.modules["hub_turncoat"].calls[0]
 
 
@@ -131,12 +131,12 @@ def test_a_backend_that_goes_wrong_is_demoted(fault: str, install_plugin: Any) -
     assert sum("turncoat" in str(item.message) for item in caught if issubclass(item.category, HubWarning)) == 1
     (event,) = [event for event in hub.plans(call_model)[0].events if event.kind == "fallback"]
     assert event.backend == "turncoat"
-    n_bad = 2 if fault == "reuse" else 1  # one buffer is no fault until it is handed out again
+    n_bad = 2 if fault == "reuse" else 1  # one buffer is no fault until it is returned again
     assert n_calls() == VERIFYING_CALLS + 1 + n_bad
 
 
 class Lossy(Net):
-    """Eager loses all digits of its result."""
+    """A function of which eager loses all digits."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (super().forward(x) + 1e8) - 1e8
@@ -179,7 +179,7 @@ def test_a_written_weight_is_found_and_restored(fault: str, strict: bool, instal
 
 def test_changed_state_is_found_and_restored(install_plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an executable changes of the process in a late call is undone, and costs it the cluster."""
-    ended_never = tuple(thread.name for thread in threading.enumerate())  # left by tests of what leaves threads
+    ended_never = tuple(thread.name for thread in threading.enumerate())  # left by tests of leaked threads
     monkeypatch.setattr(state, "_IDLE", (*state._IDLE, *ended_never))
     install_plugin("turncoat", PLUGIN.format(fault="environment", after=VERIFYING_CALLS + 1))
     model, x = Net().eval(), torch.randn(4, 8)
@@ -196,7 +196,7 @@ def test_changed_state_is_found_and_restored(install_plugin: Any, monkeypatch: p
 def test_nobody_is_accused_of_what_other_threads_may_have_changed(
     install_plugin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """State is the whole process's: while another thread runs, nothing that changes is the executable's for sure."""
+    """State belongs to the whole process: while another thread runs, no change is certainly the executable's."""
     monkeypatch.setenv("TURNCOAT_LEFT", "0")
     install_plugin("turncoat", PLUGIN.format(fault="environment", after=VERIFYING_CALLS + 1))
     call_model, is_over = compiled(Net().eval(), shadow=1.0), threading.Event()
@@ -224,7 +224,7 @@ def test_strict_raises_what_was_found(fault: str, kind: Any, install_plugin: Any
 
 
 def test_drift_is_reported_in_the_plan(install_plugin: Any) -> None:
-    """One event a cluster counts the checked calls and keeps the largest error; right backends stay."""
+    """One event per cluster counts the checked calls and keeps the largest error; right backends stay."""
     install_plugin("turncoat", PLUGIN.format(fault="", after=0))
     call_model = compiled(Net().eval(), shadow=1.0)
     with torch.no_grad():
@@ -287,7 +287,7 @@ def test_shares_outside_0_to_1_are_refused(share: Any) -> None:
 
 
 def checked_calls(share: float, n: int = 400) -> list[int]:
-    """Gives which of n calls were checked."""
+    """Return which of n calls were checked."""
     cluster, inputs = case_cluster("aten.relu.default", call(f(2, 3)))
     now, found = [0], []
 

@@ -1,4 +1,4 @@
-"""Sizes that come often get plans of their own, made beside the model, with eager's results before and after."""
+"""Frequent sizes get plans of their own, made while the model runs, with eager's results before and after."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Encoder(nn.Module):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have plans begun after a few calls, however short these are, and chosen after a few more."""
+    """Start plans after a few calls, however short these are, and choose one after a few more."""
     monkeypatch.setattr(sized, "MIN_CALLS", 3)
     monkeypatch.setattr(sized, "EXPECTED_GAIN", 1e9)
     monkeypatch.setattr(sized, "N_TRIALS", TRIALS)
 
 
 def served(way: str, model: nn.Module, folder: Path, **options: Any) -> Any:
-    """Return the model for any sizes, with a plan that is there."""
+    """Return the model for any sizes, with a finished plan."""
     given = {"cache_dir": str(folder), "backends": BACKENDS, "tune": "off", "background": True, "start": "eager", **options}
     compile_it: Callable[..., Any] = hub.compile if way == "hub.compile" else torch.compile
     more = {} if way == "hub.compile" else {"backend": "hub"}
@@ -60,7 +60,7 @@ def ids(batch: int, tokens: int) -> torch.Tensor:
 
 
 def agree(call: Any, model: nn.Module, size: tuple[int, int], times: int) -> None:
-    """Raise AssertionError unless each of so many calls of one size gives eager's result."""
+    """Raise AssertionError unless each of so many calls of one size returns eager's result."""
     for _ in range(times):
         x = ids(*size)
         torch.testing.assert_close(call(x), model(x), rtol=2e-5, atol=2e-5)
@@ -78,13 +78,13 @@ def settle(call: Any, model: nn.Module, size: tuple[int, int]) -> None:
 
 
 def chosen(call: Any) -> list[str]:
-    """Return what plans say of single sizes."""
+    """Return what plans say about single sizes."""
     return [event.message for plan in hub.plans(call) for event in plan.events if event.message.startswith("sizes ")]
 
 
 @pytest.mark.parametrize("way", ["hub.compile", "torch.compile"])
 def test_sizes_that_come_often_get_plans_of_their_own(way: str, tmp_path: Path) -> None:
-    """Two sizes get one each, all others go by the general plan, and every call gives eager's result."""
+    """Two sizes get one each, all others run the general plan, and every call returns eager's result."""
     model = Encoder().eval()
     with torch.no_grad():
         call = served(way, model, tmp_path)
@@ -99,7 +99,7 @@ def test_sizes_that_come_often_get_plans_of_their_own(way: str, tmp_path: Path) 
 
 
 def test_weights_that_change_reach_plans_of_single_sizes(tmp_path: Path) -> None:
-    """After a write no plan runs that holds the weights of before as constants."""
+    """After a write, no plan runs that holds the old weights as constants."""
     model = Encoder().eval()
     with torch.no_grad():
         call = served("hub.compile", model, tmp_path)
@@ -110,7 +110,7 @@ def test_weights_that_change_reach_plans_of_single_sizes(tmp_path: Path) -> None
 
 
 def test_a_model_that_goes_takes_them_along(tmp_path: Path) -> None:
-    """Nothing keeps the weights."""
+    """Nothing keeps the weights alive."""
     model = Encoder().eval()
     with torch.no_grad():
         call = served("hub.compile", model, tmp_path)

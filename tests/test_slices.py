@@ -25,7 +25,7 @@ def test_every_part_is_drawn_once_in_so_many_commits(monkeypatch: pytest.MonkeyP
 
 
 def test_what_would_take_more_commits_is_refused() -> None:
-    """Nobody can put off a part of a suite beyond so many commits."""
+    """No part of a suite can be postponed beyond so many commits."""
     with pytest.raises(ValueError, match="within 24"):
         slices.is_drawn(0, slices.SLICES + 1)
 

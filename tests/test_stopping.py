@@ -56,7 +56,7 @@ class Run(Executable):
     def save(self, folder):
         (folder / "nothing").touch()
 """
-"""A backend that never goes on from a moment for which a file of its name is there: in a compiler, or in a call."""
+"""A backend that stops forever at a moment if a file of its name exists: in a compiler, or in a call."""
 
 PROGRAM = """
 import os, sys, time
@@ -93,20 +93,20 @@ def check(call):
     print("right", flush=True)
 """
 END_S = 60.0
-"""Seconds after which a process is said to stay: the hub's see within a moment that their parent is gone."""
+"""Seconds after which a process counts as left: the hub's notice within a moment that their parent is gone."""
 REACH_S = 240.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """A user's program that runs, in a process group of its own, as a terminal starts it."""
+    """A user's running program, in a process group of its own, as a terminal starts it."""
 
     process: subprocess.Popen[str]
     folder: Path
     marker: str
 
     def await_moment(self, moment: str) -> None:
-        """Wait until the plugin has come to a moment. Raises AssertionError if the program ends first."""
+        """Wait until the plugin has reached a moment. Raise AssertionError if the program ends first."""
         end_s = time.monotonic() + REACH_S
         while not (self.folder / f"{moment} is reached").exists():
             assert self.process.poll() is None, self.process.communicate()
@@ -118,12 +118,12 @@ class Program:
         os.killpg(self.process.pid, number)
 
     def end(self) -> tuple[int, str, str]:
-        """Return exit status, output and errors. Raises where the program does not end."""
+        """Return exit status, output and errors. Raise if the program does not end."""
         output, errors = self.process.communicate(timeout=REACH_S)
         return self.process.returncode, output, errors
 
     def pids(self) -> list[int]:
-        """Return the numbers of the program and of all that it started, by a variable that they inherit."""
+        """Return the ids of the program and of all processes that it started, by a variable that they inherit."""
         return [int(process.name) for process in Path("/proc").glob("[0-9]*") if self._is_ours(process)]
 
     def _is_ours(self, process: Path) -> bool:
@@ -141,7 +141,7 @@ class Program:
         return found
 
     def left_behind(self) -> list[str]:
-        """Return what still runs of it; a process that has only just seen its parent's end is waited for."""
+        """Return which of its processes still run; wait for one that has only just seen its parent's end."""
         end_s = time.monotonic() + END_S
         while (found := self.processes()) and time.monotonic() < end_s:
             time.sleep(0.05)
@@ -149,7 +149,7 @@ class Program:
 
     @property
     def temporary(self) -> list[str]:
-        """The hub's own folders that are left among the program's temporary files."""
+        """Return the hub's own folders that remain among the program's temporary files."""
         return sorted(path.name for path in (self.folder / "tmp").glob("hub-*"))
 
 
@@ -158,7 +158,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def start(tmp_path: Path, install_plugin: Any) -> Iterator[Start]:
-    """Return `start(program, moment)`, which runs a program, to be held by the plugin at a moment; all with one cache."""
+    """Return `start(program, moment)`, which runs a program that the plugin holds at a moment; all with one cache."""
     install_plugin("patient", PATIENT)
     (tmp_path / "tmp").mkdir()
     started: list[Program] = []
@@ -202,7 +202,7 @@ PLANS = """
         {then}
 """
 HELD = PLANS.format(then="raise", force={"aten.gelu": "patient"})
-"""With the plugin forced: else it may not be worth trying, and nothing holds the program."""
+"""The options force the plugin: else it may not be worth trying, and nothing holds the program."""
 
 
 def test_an_interruption_while_planning_ends_the_program(start: Start) -> None:
@@ -221,7 +221,7 @@ def test_an_interruption_while_planning_ends_the_program(start: Start) -> None:
 
 
 def test_a_session_that_interrupts_planning_goes_on(start: Start) -> None:
-    """In a notebook the same compiled model is planned at its next call, as if nothing had been."""
+    """In a notebook, the same compiled model is planned at its next call, as if nothing had happened."""
     again = "(folder / 'timing clusters').unlink(); check(call)"
     program = start(PLANS.format(then=again, force={}), "timing clusters")
     program.await_moment("timing clusters")
@@ -235,7 +235,7 @@ def test_a_session_that_interrupts_planning_goes_on(start: Start) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_a_program_that_is_killed_while_planning_leaves_nothing(number: signal.Signals, start: Start) -> None:
-    """Workers see the end of their parent; the next process, with the same cache, plans and is right."""
+    """Workers notice the end of their parent; the next process, with the same cache, plans and is right."""
     program = start(HELD, "compiling")
     program.await_moment("compiling")
     assert len(program.processes()) > 3, "workers run"
@@ -255,7 +255,7 @@ def test_a_program_that_is_killed_while_planning_leaves_nothing(number: signal.S
     "number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["end", "SIGINT", "SIGTERM", "SIGKILL"]
 )
 def test_a_program_that_ends_beside_its_planning_leaves_nothing(number: signal.Signals | None, start: Start) -> None:
-    """Where first calls answer in eager, the process that plans, its workers and its folders end with the program."""
+    """If first calls answer in eager, the planning process, its workers and its folders end with the program."""
     program = start(
         """
         forced = {"aten.gelu": "patient"}  # else it may not be worth trying
@@ -282,7 +282,7 @@ def test_a_program_that_ends_beside_its_planning_leaves_nothing(number: signal.S
 
 
 def test_an_interruption_of_further_verification_stops_it_for_nobody(start: Start) -> None:
-    """Ctrl-C in `hub.wait` reaches the user; the program then ends beside it, and leaves neither worker nor sample."""
+    """Ctrl-C in `hub.wait` reaches the user; the program then ends during verification, and leaves no worker or sample."""
     program = start(
         """
         forced = {"aten.linear": "onnxruntime", "aten.gelu": "patient"}
@@ -306,7 +306,7 @@ def test_an_interruption_of_further_verification_stops_it_for_nobody(start: Star
 
 
 def test_what_was_killed_with_all_its_workers_is_tidied_up_by_the_next_process(start: Start) -> None:
-    """Nobody is left who could do so at once; a living process's folder stays, however old it is."""
+    """No process is left to do so at once; a living process's folder stays, however old it is."""
     program = start(HELD, "compiling")
     program.await_moment("compiling")
     (folder,) = program.temporary
@@ -329,7 +329,7 @@ def test_what_was_killed_with_all_its_workers_is_tidied_up_by_the_next_process(s
 
 
 def _kill_all(program: Program) -> None:
-    """Stop each process before any is killed, so that none sees the end of another."""
+    """Stop each process before any is killed, so that none sees another end."""
     found = [process for process in program.pids() if process != os.getpid()]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in found:

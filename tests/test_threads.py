@@ -20,7 +20,7 @@ CALLS = 30
 
 
 def at_once(*jobs: Callable[[], None]) -> None:
-    """Runs jobs in threads that start together; raises what the first failing one raised."""
+    """Run jobs in threads that start together; raise the first failing one's error."""
     gate = threading.Barrier(len(jobs))
     errors: list[BaseException] = []
 
@@ -28,7 +28,7 @@ def at_once(*jobs: Callable[[], None]) -> None:
         gate.wait()
         try:
             job()
-        except BaseException as error:  # noqa: BLE001 - handed to the test below
+        except BaseException as error:  # noqa: BLE001 - passed to the test below
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
@@ -41,13 +41,13 @@ def at_once(*jobs: Callable[[], None]) -> None:
 
 
 def model_of(backend: str) -> tuple[nn.Module, nn.Module]:
-    """Gives a model and its compiled form."""
+    """Return a model and its compiled form."""
     model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4), nn.Softmax(-1)).eval()
     return model, torch.compile(model, backend="hub", options={"backends": (backend,), "tune": "off"})  # pyright: ignore
 
 
 def checking(model: nn.Module, call: nn.Module, seed: int) -> Callable[[], None]:
-    """Gives a job that compares many calls with eager's results."""
+    """Return a job that compares many calls with eager's results."""
 
     def job() -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -74,7 +74,7 @@ def test_two_threads_make_the_first_call_at_once(backend: str, plans_made: list[
     model, call = model_of(backend)
     at_once(checking(model, call, 1), checking(model, call, 2))
     n_captured = len(hub.plans(call))
-    assert n_captured <= 2  # PyTorch captures in both where neither has ended when the other begins
+    assert n_captured <= 2  # PyTorch captures in both if neither has ended when the other begins
     assert len(plans_made) == n_captured
     hub.refresh(call)
     plans_made.clear()
@@ -83,7 +83,7 @@ def test_two_threads_make_the_first_call_at_once(backend: str, plans_made: list[
 
 
 def test_two_models_in_two_threads() -> None:
-    """Two compiled models in two threads keep apart."""
+    """Two compiled models in two threads do not affect each other."""
     torch.manual_seed(0)
     first, second = model_of(registry().available()[0]), model_of(registry().available()[-1])
     at_once(checking(*first, seed=1), checking(*second, seed=2))
@@ -102,7 +102,7 @@ def test_threads_with_options_of_their_own() -> None:
 
 @pytest.mark.parametrize("backend", ["disc", "inductor", "onnxruntime", "openvino"])
 def test_two_threads_call_a_frozen_model_at_once(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both get right answers from its plan, and neither asks the compiled model."""
+    """Both get right answers from its plan, and neither calls the compiled model."""
     model, call = model_of(backend)
     frozen = hub.freeze(call, torch.zeros(16, 8))
     monkeypatch.setattr(frozen, "_compiled", lambda *_: pytest.fail("it asks the compiled model"))
@@ -110,7 +110,7 @@ def test_two_threads_call_a_frozen_model_at_once(backend: str, monkeypatch: pyte
 
 
 def test_two_threads_freeze_one_model_at_once() -> None:
-    """What each of them gets is right."""
+    """Each of them gets a correct frozen model."""
     model, call = model_of("onnxruntime")
 
     def freezing(seed: int) -> Callable[[], None]:
@@ -142,9 +142,9 @@ def _write_uncounted(model: nn.Linear, call: nn.Module, value: float) -> None:
 def test_weights_change_while_another_thread_calls(
     backend: str, change: Callable[[nn.Linear, nn.Module, float], None]
 ) -> None:
-    """Each result belongs to weights that were the model's during the call: no older ones.
+    """Each result belongs to weights that the model had during the call: no older ones.
 
-    And never to a mixture, where weights are swapped: what is written in place may be read halfway, as in eager.
+    It never belongs to a mixture, if weights are swapped: a write in place may be read halfway, as in eager.
     """
     model = nn.Linear(16, 16, bias=False)
     call = torch.compile(model, backend="hub", options={"tune": "off", "backends": (backend,)})
@@ -173,7 +173,7 @@ def test_weights_change_while_another_thread_calls(
                     found = call(x).unique()
                     assert found.numel() == 1 or change is not _swap, f"a mixture of weights: {found}"
                     assert oldest <= found.min()
-                    assert found.max() <= written[-1] + 1  # changed, and not noted yet
+                    assert found.max() <= written[-1] + 1  # changed, and not recorded yet
                     n_calls[0] += 1
         finally:
             is_over.set()

@@ -1,4 +1,4 @@
-"""Of equal elements those are right that eager takes: a backend that takes others is not given what reads them."""
+"""Of equal elements, eager's are right: a backend that picks others is not given the nodes that read them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Of(nn.Module):
 
 
 def ordering_nodes(function: Function, x: torch.Tensor) -> Iterator[fx.Node]:
-    """Yield the nodes of a captured function to which equal elements make a difference."""
+    """Yield the nodes of a captured function whose results depend on the order of equal elements."""
     graph = capture(Of(function), (x,)).graph
     yield from (node for node in graph.nodes if has_ties(node))
 
@@ -67,18 +67,18 @@ SETTLED: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_an_order_that_pytorch_leaves_open_is_read(name: str) -> None:
-    """Whatever depends on which of equal elements comes first is eager's to decide."""
+    """What depends on which of equal elements comes first follows eager."""
     assert [reads_order(node) for node in ordering_nodes(READ[name], torch.randn(4, 6))] == [True]
 
 
 @pytest.mark.parametrize("name", SETTLED)
 def test_values_in_order_and_documented_places_leave_nothing_open(name: str) -> None:
-    """Values are the same in any order of equal ones, and PyTorch says which place is the first."""
+    """Values are the same in any order of equal ones, and PyTorch documents which index is the first."""
     assert not any(map(reads_order, ordering_nodes(SETTLED[name], torch.randn(4, 6))))
 
 
 class Greedy(Backend):
-    """Takes everything."""
+    """A backend that supports everything."""
 
     def supports(self, node: fx.Node) -> Support:
         return ACCEPTED
@@ -88,7 +88,7 @@ class Greedy(Backend):
 
 
 class Orderly(Greedy):
-    """Promises eager's order of `topk`."""
+    """A backend that promises eager's order of `topk`."""
 
     def keeps_order(self, node: fx.Node) -> bool:
         return str(node.target) == "aten.topk.default"
@@ -132,7 +132,7 @@ ORDERED: dict[str, Callable[[int], Function]] = {
 
 
 def tied(size: int) -> dict[str, torch.Tensor]:
-    """Make equal elements in every way: all, many, in blocks, in both signs of 0, beside NaN."""
+    """Return tensors with every kind of equal elements: all, many, in blocks, in both signs of 0, next to NaN."""
     shape = 3, size, size
     row = torch.arange(size)
     return {
@@ -150,7 +150,7 @@ def tied(size: int) -> dict[str, torch.Tensor]:
     "backend", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS]
 )
 def test_a_backend_takes_the_equal_elements_that_eager_takes(backend: str, dim: int) -> None:
-    """In whatever it is given: along any dim, few and many, from sizes on at which eager sorts otherwise."""
+    """This holds for any input: along any dim, few and many, from sizes on at which eager sorts differently."""
     torch.manual_seed(dim)
     loaded, n_taken = registry().backend(backend), 0
     for name, ordered in ORDERED.items():
@@ -174,7 +174,7 @@ def test_a_backend_takes_the_equal_elements_that_eager_takes(backend: str, dim: 
 
 
 class Detector(nn.Module):
-    """Works on with the anchors of the highest scores, which are all the same where no anchor is inside."""
+    """A model that continues with the anchors of the highest scores, which are all the same if no anchor is inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ ALONE = [name for name in BACKENDS if name not in ("mdla", "triton")]
     ],
 )
 def test_what_is_computed_from_the_first_of_equal_scores_is_eagers(tune: str, backends: tuple[str, ...] | None) -> None:
-    """In the first call and in all later ones, whichever scores are equal; the backend runs what leaves nothing open."""
+    """This holds in the first call and in all later ones, for any equal scores; the backend runs what is unambiguous."""
     torch.manual_seed(0)
     model = Detector().eval()
     options: dict[str, Any] = {"tune": tune}

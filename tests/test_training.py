@@ -64,20 +64,20 @@ class Block(nn.Module):
 
 
 def mlp() -> tuple[nn.Module, Batch]:
-    """Three layers with a norm between."""
+    """Return three layers with a norm between."""
     body = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
     return Classifier(body), _labelled(6, 8, classes=4)
 
 
 def resnet() -> tuple[nn.Module, Batch]:
-    """A small ResNet with batch norm in train mode."""
+    """Return a small ResNet with batch norm in train mode."""
     layers = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), Block(8, 8, 1), Block(8, 16, 2)]
     body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
     return Classifier(body), _labelled(4, 3, 12, 12, classes=4)
 
 
 def gpt2() -> tuple[nn.Module, Batch]:
-    """A small GPT-2, head and embedding tied, without dropout."""
+    """Return a small GPT-2, head and embedding tied, without dropout."""
     config = hf.GPT2Config(
         vocab_size=61,
         n_embd=16,
@@ -111,7 +111,7 @@ MODELS = {"mlp": mlp, "resnet": resnet, "gpt2": gpt2}
 
 
 def trained(model: nn.Module, call: Any, batch: Batch, optimizer: torch.optim.Optimizer) -> list[dict[str, torch.Tensor]]:
-    """Trains for some steps; gives loss and gradients of each step, by name."""
+    """Train for some steps; return loss and gradients of each step, by name."""
     steps: list[dict[str, torch.Tensor]] = []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -124,7 +124,7 @@ def trained(model: nn.Module, call: Any, batch: Batch, optimizer: torch.optim.Op
 
 
 def check_follows_eager(name: str, **options: Any) -> Any:
-    """Trains a model compiled and a copy of it in eager; gives the compiled one. Raises AssertionError where they part."""
+    """Train a model compiled and a copy of it in eager; return the compiled one. Raise AssertionError if they differ."""
     torch.manual_seed(0)
     model, batch = MODELS[name]()
     twin = copy.deepcopy(model)
@@ -173,7 +173,7 @@ def test_inputs_may_need_gradients() -> None:
 
 
 def test_training_then_inference() -> None:
-    """A model that was trained gives, without gradients, results of the weights it has now."""
+    """A trained model returns, without gradients, results of its current weights."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     call = torch.compile(model, backend="hub", options={"tune": "off"})
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)

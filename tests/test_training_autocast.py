@@ -59,7 +59,7 @@ def features(dtype: torch.dtype) -> torch.Tensor:
 
 
 def check_alike(mine: tuple[Any, ...], eager: tuple[Any, ...]) -> None:
-    """Dtypes are equal; loss and gradients as close as sums of bfloat16 products in another order."""
+    """Check that dtypes are equal, and loss and gradients as close as sums of bfloat16 products in another order."""
     assert [output.dtype for output in mine[1]] == [output.dtype for output in eager[1]]
     torch.testing.assert_close(mine[0], eager[0], rtol=1e-2, atol=0)
     for got, wanted in zip(mine[2], eager[2], strict=True):

@@ -1,4 +1,4 @@
-"""Ways to train and to differentiate around and inside compiled models: each gives what eager gives, run by backends."""
+"""Ways to train and to differentiate around and inside compiled models: each matches eager, run by backends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVES = ["disc", "onnxruntime"]
 
 
 class Net(nn.Module):
-    """Two blocks, of which the second may be run again in the backward pass."""
+    """Two blocks, the second of which may be run again in the backward pass."""
 
     def __init__(self, *, is_checkpointed: bool = False) -> None:
         super().__init__()
@@ -53,12 +53,12 @@ def compiled(function: Function, backend: str, **settings: Any) -> Any:
 
 
 def close(found: Any, expected: Any) -> None:
-    """Raise AssertionError unless all tensors are eager's within what two orders of summation differ by."""
+    """Raise AssertionError unless all tensors equal eager's within the difference between two summation orders."""
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def modes_of(call: Any, backend: str) -> set[str]:
-    """Return in which kinds of graphs a backend runs clusters."""
+    """Return the kinds of graphs in which a backend runs clusters."""
     return {plan.mode for plan in hub.plans(call) if backend in plan.backends}
 
 
@@ -76,7 +76,7 @@ def step(call: Function, model: nn.Module, x: torch.Tensor = X) -> list[torch.Te
 
 
 def check_trains(call: Function, model: nn.Module, eager: Function, twin: nn.Module) -> None:
-    """Raise AssertionError unless three steps follow eager's, buffers included."""
+    """Raise AssertionError unless three steps follow eager's, including buffers."""
     for _ in range(3):
         close(step(call, model), step(eager, twin))
         close(list(model.buffers()), list(twin.buffers()))
@@ -87,7 +87,7 @@ def check_trains(call: Function, model: nn.Module, eager: Function, twin: nn.Mod
 
 @pytest.mark.parametrize("backend", TRAINS)
 def test_a_checkpointed_block_inside(backend: str) -> None:
-    """Loss and gradients are eager's; less is kept for the backward pass, in which the block runs again."""
+    """Loss and gradients are eager's; less is saved for the backward pass, in which the block runs again."""
     model, plain = Net(is_checkpointed=True), Net()
     plain.load_state_dict(model.state_dict())
     n_kept: dict[bool, int] = {}
@@ -101,7 +101,7 @@ def test_a_checkpointed_block_inside(backend: str) -> None:
 
 
 def _kept(output: torch.Tensor) -> Iterable[torch.Tensor]:
-    """Return what a compiled program keeps for its backward pass."""
+    """Return what a compiled program saves for its backward pass."""
     node: Any = output.grad_fn
     return [value for value in node.saved_tensors if not isinstance(value, nn.Parameter)]
 
@@ -131,7 +131,7 @@ def _loss(model: nn.Module) -> Function:
 
 
 def _steepness(call: Function) -> Function:
-    """Return the gradient of the squared gradient of a loss, large against what `close` allows."""
+    """Return the gradient of the squared gradient of a loss, large compared with what `close` allows."""
 
     def slope(x: torch.Tensor) -> torch.Tensor:
         return grad(lambda y: (10 * call(y)).square().sum())(x).square().sum()
@@ -183,7 +183,7 @@ AROUND: dict[str, Callable[[Function, nn.Module], Any]] = {
 @pytest.mark.parametrize("transform", AROUND)
 @pytest.mark.parametrize("backend", SERVES)
 def test_a_transform_around(transform: str, backend: str) -> None:
-    """A model that is compiled and has a plan is differentiated and mapped as eager is, and serves on afterwards."""
+    """A model that is compiled and has a plan is differentiated and mapped as eager is, and continues to serve."""
     model = Net().requires_grad_(False)
     expected, transformed = model(X), AROUND[transform](model, model)
     call = compiled(model, backend)
@@ -208,7 +208,7 @@ def test_double_backward_is_pytorchs_error(backend: str) -> None:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[None]:
-    """A group of one process."""
+    """Create a group of one process."""
     store = distributed.FileStore(str(tmp_path / "store"), 1)
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
@@ -251,7 +251,7 @@ def test_hooks_in_training(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", SERVES)
 def test_hooks_that_come_and_go(backend: str) -> None:
-    """Where PyTorch is asked to guard hooks, one that is registered after the first call counts until it is removed."""
+    """If PyTorch is set to guard hooks, one that is registered after the first call counts until it is removed."""
     model = Net().requires_grad_(False)
     with config.patch(skip_nnmodule_hook_guards=False):
         call = compiled(model, backend)
@@ -275,7 +275,7 @@ PARAMETRIZED: dict[str, Function] = {
 @pytest.mark.parametrize("name", PARAMETRIZED)
 @pytest.mark.parametrize("backend", TRAINS)
 def test_parametrizations_are_trained(name: str, backend: str) -> None:
-    """Gradients reach the parameters behind a weight, and what a parametrization counts in buffers goes on."""
+    """Gradients reach the parameters behind a weight, and a parametrization's counts in buffers continue."""
     model = Net()
     PARAMETRIZED[name](model.head)
     twin = copy.deepcopy(model)
@@ -287,7 +287,7 @@ def test_parametrizations_are_trained(name: str, backend: str) -> None:
 @pytest.mark.parametrize("name", PARAMETRIZED)
 @pytest.mark.parametrize("backend", SERVES)
 def test_parametrizations_serve(name: str, backend: str) -> None:
-    """A weight that is computed is the one of the parameters behind it now."""
+    """A computed weight always follows its current parameters."""
     model = Net().eval().requires_grad_(False)
     PARAMETRIZED[name](model.head)
     call = compiled(model, backend)
@@ -301,7 +301,7 @@ def test_parametrizations_serve(name: str, backend: str) -> None:
 
 
 def test_fullgraph_means_one_graph() -> None:
-    """One plan of each kind where all can be captured; elsewhere PyTorch's error, and without fullgraph two plans."""
+    """One plan of each kind if all can be captured; otherwise PyTorch's error, and without fullgraph two plans."""
     model = Net()
     twin, call = copy.deepcopy(model), compiled(model, "disc", fullgraph=True)
     check_trains(call, model, twin, twin)

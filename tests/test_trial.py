@@ -47,7 +47,7 @@ Install = Callable[[str, str], None]
 
 @pytest.fixture(autouse=True)
 def _no_slow_imports() -> Iterator[None]:
-    """What took too long in one test is no news to another one."""
+    """Clear the record of slow imports, so that one test's do not affect another."""
     yield
     trial._slow.clear()
     children._told.clear()
@@ -58,7 +58,7 @@ def cache() -> Path:
 
 
 def known() -> Mapping[str, Imported]:
-    """Gives what is kept, by plugin."""
+    """Return the stored imports, by plugin."""
     kept = read_imports(cache())
     assert not kept.problem
     return {one.plugin: one for one in kept.found.values()}
@@ -69,14 +69,14 @@ def forbid_trials(context: pytest.MonkeyPatch) -> None:
 
 
 def entry_reason(name: str) -> str:
-    """Gives why a plugin cannot be used, as a new process would find out."""
+    """Return why a plugin cannot be used, as a new process would find out."""
     registry.cache_clear()
     return registry().entries[name].status.reason
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fatal_import_costs_the_plugin(fault: str, install_plugin: Install) -> None:
-    """The process lives, the plugin is listed as broken with the reason, and the others work."""
+    """The process survives, the plugin is listed as broken with the reason, and the others work."""
     source, reason = FAULTS[fault]
     install_plugin("fatal", source)
     entry = registry().entries["fatal"]
@@ -98,7 +98,7 @@ def test_what_an_import_changes_is_undone(install_plugin: Install) -> None:
 
 
 def test_what_good_plugins_print_does_not_count_against_the_next(install_plugin: Install) -> None:
-    """The limit is for each, though one process imports them all."""
+    """The limit is for each, although one process imports them all."""
     for name in ("loud_one", "loud_two"):
         install_plugin(name, f"print('x' * 700_000)\n{REGISTERING.format(act='').replace('fatal', name)}")
     entries = registry().entries
@@ -106,7 +106,7 @@ def test_what_good_plugins_print_does_not_count_against_the_next(install_plugin:
 
 
 def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import that does not come back is given up, by this process and those that it starts; others try it again."""
+    """A hanging import is abandoned, by this process and those that it starts; others try it again."""
     monkeypatch.setattr("hub.discovery.trial.TRIAL_S", 3.0)
     install_plugin("slow", "import time; time.sleep(1000)")
     assert "no answer within 3 s; the next process tries it again" in entry_reason("slow")
@@ -128,7 +128,7 @@ def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.
 
 
 def test_a_good_plugin_behind_slow_ones_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limits are for one child that imports many: who is met by them gets a child of its own first."""
+    """The limits are for one child that imports many: a plugin that exceeds them first gets a child of its own."""
     asked: list[list[str]] = []
 
     slow = Failed(Outcome.OUT_OF_TIME, "no answer within 60 s")
@@ -164,7 +164,7 @@ def test_what_was_found_is_remembered(install_plugin: Install, monkeypatch: pyte
 
 
 def test_a_plugin_that_was_edited_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever file beside the registering module it was: that of the package may be empty."""
+    """This holds for any file next to the registering module: that of the package may be empty."""
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / "hub_edited" / "inner"
     package.mkdir(parents=True)
@@ -183,7 +183,7 @@ def test_a_plugin_that_was_edited_is_another_one(tmp_path: Path, monkeypatch: py
 
 
 def test_a_mended_machine_is_told_by_forgetting(install_plugin: Install, tmp_path: Path) -> None:
-    """The refusal names the command, and that has the plugin tried again though its file is the same."""
+    """The refusal names the command, which makes the plugin tried again although its file is the same."""
     install_plugin("fatal", f"import os\nif not os.path.exists({str(tmp_path / 'mended')!r}): os._exit(3)\n")
     assert "`hub cache forget fatal` lets it be tried again" in entry_reason("fatal")
     (tmp_path / "mended").touch()
@@ -196,7 +196,7 @@ def test_a_mended_machine_is_told_by_forgetting(install_plugin: Install, tmp_pat
 
 
 def test_where_nothing_can_be_kept_every_process_tries(install_plugin: Install) -> None:
-    """And the reason does not speak of forgetting."""
+    """The reason does not mention forgetting."""
     cache().chmod(0o777)
     install_plugin("fatal", FAULTS["crash"][0])
     assert entry_reason("fatal").endswith("; the next process tries it again")
@@ -210,7 +210,7 @@ def test_where_nothing_can_be_kept_every_process_tries(install_plugin: Install) 
 
 @pytest.mark.parametrize("fault", ["damaged", "of others", "a link"])
 def test_what_others_could_have_written_is_not_used(fault: str, install_plugin: Install, tmp_path: Path) -> None:
-    """A file that is not as it was sealed, or that somebody else could have written, is removed, and plans say so."""
+    """A file that differs from its seal, or that others could have written, is removed, and plans say so."""
     install_plugin("fatal", "")
     registry()
     path = cache() / IMPORTS
@@ -245,7 +245,7 @@ def test_a_spoiled_memory_is_made_anew(install_plugin: Install) -> None:
 def test_the_folder_of_a_settings_file_counts(
     install_plugin: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As for everything else that is kept; a variable stands above it."""
+    """It is used for imports as for all other entries; a variable overrides it."""
     (tmp_path / "hub.toml").write_text('cache_dir = "kept here"\n')
     monkeypatch.chdir(tmp_path)
     install_plugin("harmless", "")

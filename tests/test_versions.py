@@ -33,14 +33,14 @@ def pinned() -> dict[str, Version]:
 
 
 def required() -> Iterator[Requirement]:
-    """Return every requirement of the package and of its extras."""
+    """Yield every requirement of the package and of its extras."""
     for text in (*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)):
         if (found := Requirement(text)).name != PROJECT["name"]:
             yield found
 
 
 def test_what_is_pinned_is_what_is_required() -> None:
-    """Each requirement, of extras too, has one pinned version, which it admits: tests run what users may have."""
+    """Each requirement, also of extras, has one pinned version, which it admits: tests run what users may have."""
     versions = pinned()
     assert {requirement.name for requirement in required() if canonicalize_name(requirement.name) not in versions} == set()
     admitted = {str(each): each.specifier.contains(versions[canonicalize_name(each.name)]) for each in required()}
@@ -56,13 +56,13 @@ def test_readers_are_told_what_is_declared() -> None:
 
 
 def test_pythons_that_make_looks_for_are_those_declared() -> None:
-    """The first that is there makes the environment, so that no other one does while one of these is there."""
+    """The first one found makes the environment, so that no other one does while one of these exists."""
     (line,) = re.findall(r"^PYTHON \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert re.findall(r"python(3\.\d+)", line) == PYTHONS
 
 
 def test_tools_check_for_the_oldest_python() -> None:
-    """What only a newer one has is found by the linter or the type checker, whichever Python runs them."""
+    """The linter or the type checker finds what only a newer one has, whichever Python runs them."""
     oldest = PYTHONS[0]
     assert DECLARED["tool"]["basedpyright"]["pythonVersion"] == oldest
     assert DECLARED["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
@@ -70,7 +70,7 @@ def test_tools_check_for_the_oldest_python() -> None:
 
 @pytest.mark.parametrize("name", [name for name in registry().entries if name in EXTRAS])
 def test_a_backend_requires_what_its_extra_installs(name: str) -> None:
-    """What a plugin asks for before it can be used is in its extra, or is PyTorch's range, in the same words."""
+    """A plugin's requirement for its use is in its extra, or is PyTorch's range, in the same words."""
     installed = {*EXTRAS[name], *PROJECT["dependencies"]}
     assert set(registry().entries[name].info.requires) <= installed
 

@@ -1,4 +1,4 @@
-"""Another thread may give a weight other memory, by `weight.data = other`, at any moment beside calls of the model."""
+"""Another thread may give a weight other memory, by `weight.data = other`, at any moment while the model is called."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 CALLS = 60
 SIZE = 192
-"""Rows of the weight: so many that its memory goes back to the system, and reading it once freed would be noticed."""
+"""Rows of the weight: so many that its memory is returned to the system, and reading it after that would be noticed."""
 
 
 class Twice(nn.Module):
-    """Reads its weight in an operator that backends take, and in one that is left to eager."""
+    """A model that reads its weight in an operator that backends support, and in one that runs in eager."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def compiled(model: nn.Module, backend: str) -> Any:
 
 @contextmanager
 def swapping(model: Twice, values: Sequence[torch.Tensor]) -> Generator[None]:
-    """Let another thread give the weight one value after the other, each in memory of its own, which then is freed."""
+    """Assign the weight one value after the other from another thread, each in memory of its own, which is then freed."""
     is_over = threading.Event()
 
     def swap() -> None:
@@ -91,7 +91,7 @@ def test_a_call_beside_swaps_uses_one_weight_wholly(backend: str, plans_made: li
 
 
 def test_a_weight_swapped_while_its_plan_is_made_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is built while another thread swaps a weight never serves a third weight that lies where the first one lay."""
+    """A build during another thread's swaps of a weight never serves a third weight at the first one's address."""
     model, x = Twice().eval(), torch.randn(SIZE, SIZE)
     call = compiled(model, "onnxruntime")
     make: Callable[..., Made] = Maker.make
@@ -102,7 +102,7 @@ def test_a_weight_swapped_while_its_plan_is_made_counts(monkeypatch: pytest.Monk
         model.weight.data = torch.full((SIZE, SIZE), 2.0)
         others.extend(
             torch.full((SIZE, SIZE), 3.0) for _ in range(20)
-        )  # one of them where the first one lay, if it is free
+        )  # one of them at the first one's address, if it is free
         return make(maker, values, plan)
 
     with torch.no_grad():
@@ -114,7 +114,7 @@ def test_a_weight_swapped_while_its_plan_is_made_counts(monkeypatch: pytest.Monk
 
 
 def test_a_guard_holds_the_memory_that_it_was_made_for() -> None:
-    """No other weight gets the memory of a guarded one while the guard is there; a freed weight's guard holds none."""
+    """No other weight gets the memory of a guarded one while the guard exists; a freed weight's guard holds none."""
     weight = nn.Parameter(torch.ones(4))
     guard = WeightGuard([0], [weight])
     (held,) = guard.held
@@ -128,7 +128,7 @@ def test_a_guard_holds_the_memory_that_it_was_made_for() -> None:
 
 
 def test_a_run_reads_the_weights_of_its_beginning() -> None:
-    """A weight that is an input of a run stays what it was when the run began, wherever the parameter goes meanwhile."""
+    """A weight that is an input of a run is unchanged until the run ends, wherever the parameter moves meanwhile."""
     weight = nn.Parameter(torch.ones(4))
 
     def run(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -47,12 +47,12 @@ class Tied(nn.Module):
 
 
 def compiled(model: nn.Module, backend: str, **options: Any) -> Any:
-    """Compiles a model for one backend, without measuring."""
+    """Compile a model for one backend, without measuring."""
     return torch.compile(model, backend="hub", options={"backends": (backend,), "tune": "off", **options})
 
 
 def check(model: nn.Module, call: Any, *inputs: torch.Tensor) -> None:
-    """Raises AssertionError unless the compiled model gives what the model itself gives now."""
+    """Raise AssertionError unless the compiled model returns what the model itself returns now."""
     with torch.no_grad():
         torch.testing.assert_close(call(*inputs), model(*inputs), rtol=1e-5, atol=1e-5)
 
@@ -113,7 +113,7 @@ CHANGES: dict[str, Callable[[Net], None]] = {
 
 
 def changes() -> Iterator[Any]:
-    """Gives every change with every backend; the default suite takes each backend with every third one."""
+    """Yield every change with every backend; the default suite takes each backend with every third one."""
     for position, backend in enumerate(registry().available()):
         for place, change in enumerate(CHANGES):
             marks = () if (place + position) % 3 == 0 else (pytest.mark.slow,)
@@ -154,7 +154,7 @@ def _through_numpy(model: Net) -> None:
 @pytest.mark.parametrize("change", [_through_data, _through_numpy])
 @pytest.mark.parametrize("backend", ["onnxruntime"])
 def test_refresh_makes_uncounted_writes_count(backend: str, change: Callable[[Net], None]) -> None:
-    """A write that PyTorch does not count is seen by no guard; `hub.refresh` makes it count, each time, with one plan."""
+    """No guard notices a write that PyTorch does not count; `hub.refresh` makes it count, each time, with one plan."""
     model, x = Net(), torch.randn(4, 6)
     call = compiled(model, backend)
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_refresh_makes_uncounted_writes_count(backend: str, change: Callable[[Ne
 
 
 def test_what_another_process_writes_counts_after_a_refresh() -> None:
-    """Weights in shared memory are written by other processes uncounted."""
+    """Other processes write to weights in shared memory uncounted."""
     model, x = Net().share_memory(), torch.randn(4, 6)
     call = compiled(model, "onnxruntime")
     check(model, call, x)
@@ -187,13 +187,13 @@ def test_what_another_process_writes_counts_after_a_refresh() -> None:
 
 
 CLOSE: dict[torch.dtype, float] = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 5e-2, torch.float16: 5e-3}
-"""A few roundings of a dtype."""
+"""Tolerances of a few roundings of a dtype."""
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "disc"])
 def test_a_model_may_move_to_another_dtype_and_back(backend: str, dtype: torch.dtype) -> None:
-    """After `module.to(dtype)` the next call computes in that dtype, and back in float32 with weights that were rounded."""
+    """After `module.to(dtype)` the next call computes in that dtype, and back in float32 with the rounded weights."""
     model, x = Net(), torch.randn(4, 6)
     call = compiled(model, backend)
     check(model, call, x)
@@ -218,7 +218,7 @@ class Adapted(nn.Module):
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "disc"])
 def test_adapters_come_and_go(backend: str) -> None:
-    """An adapter is put around a layer, switched off and on, given other weights, and merged into the layer."""
+    """An adapter is added to a layer, switched off and on, given other weights, and merged into the layer."""
     model, x = Net(), torch.randn(4, 6)
     call = compiled(model, backend)
     check(model, call, x)

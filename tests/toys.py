@@ -1,4 +1,4 @@
-"""A plugin that runs clusters in eager, as text for `install_plugin`; a test says what is different about its own."""
+"""A plugin that runs clusters in eager, as text for `install_plugin`; a test sets what differs."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def hub_backends():
 
 
 def toy(name: str = "toy", *, supports: str = "Support(True)", compiling: str = "pass", saveable: bool = False) -> str:
-    """Gives the text. `supports` is an expression of `node`; `compiling` are statements that a compilation starts with."""
+    """Return the text. `supports` is an expression of `node`; `compiling` are statements that begin a compilation."""
     statements = textwrap.indent(textwrap.dedent(compiling).strip(), " " * 8)
     return _SOURCE.format(name=name, supports=supports, compiling=statements, saveable=saveable)

@@ -14,7 +14,7 @@ WITHOUT_FLOAT64 = 1e-4
 
 
 def difference(mine: Any, eager: Any, exact: Any, factor: float) -> str:
-    """Return where an answer is another than eager's, in words; empty where it is the same."""
+    """Return how an answer differs from eager's, in words; empty if it does not differ."""
     left, structure = _flat(mine)
     right, wanted = _flat(eager)
     if structure != wanted:
@@ -32,7 +32,7 @@ def difference(mine: Any, eager: Any, exact: Any, factor: float) -> str:
 
 
 def _flat(value: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of an answer, those of caches among them."""
+    """Return the leaves of an answer, including those of caches."""
     leaves, structure = pytree.tree_flatten(value)
     found: list[Any] = []
     for leaf in leaves:

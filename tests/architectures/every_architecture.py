@@ -25,7 +25,7 @@ CHOSEN = tuple(filter(None, os.environ.get("ARCHITECTURES", "").split(","))) or 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Start what runs architectures, once for each process of the suite."""
+    """Start the server that runs architectures, once for each process of the suite."""
     with Server(LIMIT_S) as found:
         yield found
 

@@ -29,7 +29,7 @@ class Facts:
                 self._configs.append(part)
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """Return the value of the first of these fields that has one."""
+        """Return the value of the first of these fields that is set."""
         for name in names:
             for config in self._configs:
                 if (value := getattr(config, name, None)) is not None:
@@ -179,7 +179,7 @@ def candidates(model: nn.Module, config: Any) -> list[Arguments]:
 
 
 def _patches(names: Mapping[str, Any], facts: Facts, config: Any) -> list[Arguments]:
-    """Return what models take that get images as patches, with the rows and columns that each image has of them."""
+    """Return the arguments of models that take images as patches, with the rows and columns of patches in each image."""
     grids = [name for name in ("grid_thw", "image_grid_thw") if name in names]
     if not grids:
         return []
@@ -202,7 +202,7 @@ def _patches(names: Mapping[str, Any], facts: Facts, config: Any) -> list[Argume
 
 
 def _made(names: list[str], facts: Facts) -> list[Arguments]:
-    """Return arguments of these names: for each place in the lists of makers, one."""
+    """Return one set of arguments of these names for each index in the lists of makers."""
     names = list(dict.fromkeys(names))
     if not names:
         return []

@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 
 def row_of(name: str) -> Row:
-    """Return what became of one architecture."""
+    """Return the result row of one architecture."""
     start_s = time.monotonic()
     row: Row = {"name": name, "outcome": "error", "detail": "", "clusters": {}, "n_graphs": 0, "n_graph_breaks": 0}
     try:
@@ -71,7 +71,7 @@ def _since(start_s: float) -> float:
 def _expected(found: Tiny) -> tuple[list[Any], dict[str, Any]]:
     """Return eager's answers to each call, and the weights before them.
 
-    Raise NoTinyConfigurationError where eager does not answer the same way twice.
+    Raise NoTinyConfigurationError if eager does not give the same answer twice.
     """
     model, other = found.build(), found.build()
     state = copy.deepcopy(model.state_dict())
@@ -84,7 +84,7 @@ def _expected(found: Tiny) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _exact(found: Tiny) -> Any:
-    """Return the answer of a float64 copy, None where the model does not run in float64."""
+    """Return the answer of a float64 copy, or None if the model does not run in float64."""
     try:
         wide = pytree.tree_map_only(
             torch.Tensor, lambda one: one.double() if one.is_floating_point() else one, found.arguments
@@ -95,7 +95,7 @@ def _exact(found: Tiny) -> Any:
 
 
 def _wrong(found: Tiny, answers: list[Any], expected: list[Any]) -> tuple[list[str], bool | None]:
-    """Return the differences from eager's answers, and whether float64 told how exact eager is; None: not needed."""
+    """Return the differences from eager's answers, and whether float64 showed eager's accuracy; None: not needed."""
     pairs = list(enumerate(zip(answers, expected, strict=True), 1))
     if not any(difference(mine, right, right, FACTOR) for _, (mine, right) in pairs):
         return [], None
@@ -105,7 +105,7 @@ def _wrong(found: Tiny, answers: list[Any], expected: list[Any]) -> tuple[list[s
 
 
 def _blame(found: Tiny, expected: list[Any], state: Mapping[str, Any]) -> str:
-    """Return a remark where Dynamo alone, with eager kernels behind it, differs from eager as well."""
+    """Return a remark if Dynamo alone, with eager kernels behind it, also differs from eager."""
     torch.compiler.reset()
     model = found.build()
     model.load_state_dict(state)
@@ -114,7 +114,7 @@ def _blame(found: Tiny, expected: list[Any], state: Mapping[str, Any]) -> str:
 
 
 def _compiled(found: Tiny, expected: list[Any], state: Mapping[str, Any]) -> Row:
-    """Return what the hub made of a model, and how its answers differ from eager's."""
+    """Return what the hub compiled of a model, and how its answers differ from eager's."""
     model = found.build()
     model.load_state_dict(state)
     with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings():
@@ -143,14 +143,14 @@ def _compiled(found: Tiny, expected: list[Any], state: Mapping[str, Any]) -> Row
 
 
 def rows(names: Iterator[str]) -> Iterator[Row]:
-    """Yield what became of each architecture, each in a process of its own that ends after `LIMIT_S`."""
+    """Yield the result row of each architecture, each from a process of its own that ends after `LIMIT_S`."""
     _import_all()
     for name in names:
         yield _in_fork(name)
 
 
 def _import_all() -> None:
-    """Import beforehand what takes seconds, but plan nothing: compilers start threads, which forks would lack."""
+    """Import what takes seconds in advance, but plan nothing: compilers start threads, which forks would lack."""
     import torch._inductor.compile_fx
 
     tqdm.monitor_interval = 0  # its thread would be one
@@ -195,7 +195,7 @@ def _in_fork(name: str) -> Row:
 
 
 def _read(end: int, until_s: float) -> str | None:
-    """Return all that comes through a pipe, None if it is not closed in time."""
+    """Return everything read from a pipe, or None if it is not closed in time."""
     found = b""
     with os.fdopen(end, "rb", buffering=0) as stream:
         while select.select([stream], [], [], max(0.0, until_s - time.monotonic()))[0]:
@@ -206,7 +206,7 @@ def _read(end: int, until_s: float) -> str | None:
 
 
 def main() -> None:
-    """Print a line for each architecture that is named."""
+    """Print a line for each named architecture."""
     names = iter(sys.argv[1:]) if sys.argv[1:] else (line.strip() for line in iter(sys.stdin.readline, ""))
     for row in rows(names):
         sys.stdout.write(f"{json.dumps(row)}\n")

@@ -35,13 +35,13 @@ eager's answers. Written by `make test-architectures` and `python -m tests.archi
 
 
 def read_done(file: Path) -> dict[str, Row]:
-    """Return what a run noted, by architecture; of several lines the last one counts."""
+    """Return the results that a run recorded, by architecture; the last of several lines counts."""
     lines = file.read_text().splitlines() if file.exists() else []
     return {row["name"]: row for row in map(json.loads, lines)}
 
 
 def merged(before: Mapping[str, Any], done: Mapping[str, Row], commit: str) -> dict[str, Any]:
-    """Return what the file is to hold: what it held, and in its place what ran since."""
+    """Return the new content of the file: the old content, with the entries that ran since replaced."""
     rows: dict[str, Row] = {**before.get("rows", {})}
     for name, row in done.items():
         rows[name] = {key: row[key] for key in KEPT if row.get(key) not in (None, "", [], {}, 0)}
@@ -50,7 +50,7 @@ def merged(before: Mapping[str, Any], done: Mapping[str, Row], commit: str) -> d
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return the page of the docs."""
+    """Return the documentation page."""
     rows: Mapping[str, Row] = results["rows"]
     lines = ["| architecture | eager runs | answer | clusters | without Dynamo |", "|---|---|---|---|---|"]
     lines += [f"| {name} | {' | '.join(_cells(row))} |" for name, row in rows.items()]
@@ -88,13 +88,13 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    """Return text that fits a cell."""
+    """Return text shortened to fit a cell."""
     line = " ".join(text.split()).replace("|", "/").replace("`", "'").replace("<", "(").replace(">", ")")
     return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 3]}..."
 
 
 def main() -> None:
-    """Take over what ran, and write the file and the page."""
+    """Merge the recorded results, and write the file and the page."""
     command = ("git", "rev-parse", "--short=12", "HEAD")
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

@@ -28,7 +28,7 @@ class Server:
         )  # fmt: skip
 
     def row(self, name: str) -> dict[str, Any]:
-        """Return what became of an architecture. Raise RuntimeError if the process ended or does not answer."""
+        """Return the result row of an architecture. Raise RuntimeError if the process ended or does not answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

@@ -56,7 +56,7 @@ WAYS = (Way(), Way("scaled"), Way("kept"), Way("scaled", has_small_images=False)
 
 
 def shrunk(fields: Mapping[str, Any], way: Way = WAYS[0]) -> Fields:
-    """Return a configuration's fields, those of its parts among them, made small."""
+    """Return a configuration's fields, including those of its parts, made small."""
     tokens: dict[int, int] = {}
     widest = max((value for name, value in _integers(fields) if _is_width(name)), default=WIDTH)
     factor = 1
@@ -148,7 +148,7 @@ def _list(name: str, value: list[Any], way: Way, factor: int) -> list[Any]:
 
 
 def _depth_of(fields: Mapping[str, Any]) -> int:
-    """Return the layers of a part, as the most common field for them says; 0 where it says nothing."""
+    """Return the number of layers of a part, from the most common field for it; 0 if that field is missing."""
     for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "depth", "encoder_layers", "layers"):
         if isinstance(value := fields.get(name), int):
             return value
@@ -156,7 +156,7 @@ def _depth_of(fields: Mapping[str, Any]) -> int:
 
 
 def _cut_layers(fields: Mapping[str, Any], found: Fields) -> None:
-    """Keep two layers, or one of each kind, and with them all that is listed by layer."""
+    """Keep two layers, or one of each kind, and cut everything that is listed by layer to match."""
     depth = _depth_of(fields)
     lists = {
         name: list(value) for name, value in fields.items() if isinstance(value, (list, tuple)) and len(value) == depth
@@ -190,7 +190,7 @@ def _is_index_list(name: str, value: Any) -> bool:
 
 
 def _indices(name: str, value: list[int], depth: int) -> list[int]:
-    """Return places among fewer layers: as many as before for a backbone's outputs, else those that are left."""
+    """Return layer indices for fewer layers: as many as before for a backbone's outputs, else those that remain."""
     if "out_" in name:
         last = depth if max(value) > 0 and name == "out_indices" else depth - 1
         return [each if each < 0 else last - (len(value) - 1 - place) for place, each in enumerate(value)]
@@ -212,7 +212,7 @@ def _fit_states(found: Fields, way: Way) -> None:
 
 
 def _fit_heads(fields: Mapping[str, Any], found: Fields, way: Way) -> None:
-    """Give attention as many heads as divide its width, and as many to keys and values as they divide."""
+    """Give attention as many heads as divide its width, and as many key and value heads as divide the heads."""
     if way.widths == "kept":
         return
     widths = [value for name, value in found.items() if isinstance(value, int) and _is_width(name) and value > 1]
@@ -230,7 +230,7 @@ def _fit_heads(fields: Mapping[str, Any], found: Fields, way: Way) -> None:
 
 
 def rotary_sections(head_dim: int, share: float) -> list[int]:
-    """Return sections of rotary positions, for time, height and width, that add up to half of what is rotated of a head."""
+    """Return sections of rotary positions, for time, height and width, that add up to half of a head's rotated part."""
     half = int(head_dim * share) // 2
     part = max(1, half // 3)
     return [half - 2 * part, part, part]

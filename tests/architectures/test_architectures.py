@@ -29,7 +29,7 @@ DRAWN = [RAN[(NUMBER * COUNT + place) % len(RAN)] for place in range(COUNT)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Start what runs architectures."""
+    """Start the server that runs architectures."""
     with Server(LIMIT_S) as found:
         yield found
 
@@ -120,7 +120,7 @@ def test_images_are_four_patches_wide() -> None:
 
 
 def test_differences_are_found() -> None:
-    """Another value, another dtype and another structure are each told; eager's own error is allowed."""
+    """Another value, another dtype and another structure are each reported; eager's own error is allowed."""
     right = torch.linspace(0, 1, 8)
     exact = right.double() + 1e-5
     assert difference(right, right, None, 8.0) == ""

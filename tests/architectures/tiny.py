@@ -42,7 +42,7 @@ class Tiny:
     arguments: Arguments
 
     def build(self) -> nn.Module:
-        """Return the model in eval mode, with weights that follow from `SEED`."""
+        """Return the model in eval mode, with weights determined by `SEED`."""
         torch.manual_seed(SEED)
         model = self.model_class(copy.deepcopy(self.config))
         return _settled(model).eval()
@@ -55,7 +55,7 @@ class Tiny:
 
 
 def _settled(model: nn.Module) -> nn.Module:
-    """Replace weights that are constant, such as those of norms, and all that is not finite: zeros would hide mistakes."""
+    """Replace constant weights, such as those of norms, and values that are not finite: zeros would hide mistakes."""
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for weight in model.parameters():
@@ -70,7 +70,7 @@ def _settled(model: nn.Module) -> nn.Module:
 
 
 def tiny(name: str) -> Tiny:
-    """Return the smallest of an architecture that runs in eager. Raise NoTinyConfigurationError if nothing does."""
+    """Return the smallest model of an architecture that runs in eager. Raise NoTinyConfigurationError if none does."""
     config_class = CONFIG_MAPPING[name]
     failures: list[str] = []
     for way in WAYS:
@@ -112,7 +112,7 @@ def configuration(config_class: Any, name: str, way: Way) -> Any:
 
 
 def _fit_rotary(config_class: Any, fields: dict[str, Any]) -> None:
-    """Give a configuration and its parts sections of rotary positions that fit their heads, where they have any."""
+    """Give a configuration and its parts sections of rotary positions that fit their heads, if they have any."""
     for name, part in getattr(config_class, "sub_configs", {}).items():
         if isinstance(inner := fields.get(name), dict) and part is not None:
             _fit_rotary(
@@ -137,7 +137,7 @@ def classes(config_class: type) -> list[type[nn.Module]]:
 
 
 def _by_module(config_class: type) -> Iterator[type[nn.Module]]:
-    """Yield the models beside a configuration that are annotated with it, base models first."""
+    """Yield the models defined next to a configuration and annotated with it, base models first."""
     try:
         module = importlib.import_module(config_class.__module__.replace("configuration_", "modeling_"))
     except ModuleNotFoundError:
@@ -159,7 +159,7 @@ def _is_of(model: Any, config_class: type) -> bool:
 
 
 def _running(model_class: Any, config: Any) -> Tiny:
-    """Return a model with arguments that it answers. Raise what the first arguments led to if there are none."""
+    """Return a model with arguments that it answers. Raise the first arguments' error if there are none."""
     with torch.device("meta"):
         size = sum(each.numel() for each in model_class(copy.deepcopy(config)).parameters())
     if size > MAX_PARAMETERS:
@@ -176,7 +176,7 @@ def _running(model_class: Any, config: Any) -> Tiny:
 
 
 def _answering(found: Tiny, model: nn.Module) -> Tiny:
-    """Return what answers, with image tokens put among the others where the model asks for them. Raise what it raises."""
+    """Return a model with answered arguments, image tokens inserted if the model asks for them. Raise the model's error."""
     try:
         result = found.run(model)
     except ValueError as error:

@@ -20,7 +20,7 @@ PRICES = st.integers(1, 60).map(lambda value: value * 1e-5)
 
 @st.composite
 def chains(draw: st.DrawFn, most_regions: int = 5, *, with_whole: bool = True) -> RegionChain:
-    """Draws a chain with up to three backends, some of which cannot run some regions, and prices of whole clusters."""
+    """Draw a chain with up to three backends, some of which cannot run some regions, and prices of whole clusters."""
     size = draw(st.integers(1, most_regions))
     backends = ("a", "b", "c")[: draw(st.integers(1, 3))]
     maybe = st.one_of(PRICES, PRICES, PRICES, st.none())
@@ -44,12 +44,12 @@ def chains(draw: st.DrawFn, most_regions: int = 5, *, with_whole: bool = True) -
 
 
 def cheapest(chain: RegionChain) -> Route | None:
-    """The first of the best, None where there is none."""
+    """Return the first of the best assignments, or None if there is none."""
     return next(iter(k_best(chain, 1)), None)
 
 
 def possible(chain: RegionChain) -> Iterator[Route]:
-    """Every assignment that can run, with its price."""
+    """Return every assignment that can run, with its price."""
     choices = [
         [name for name, cost_s in zip(chain.backends, inside_s, strict=True) if cost_s is not None]
         + ([chain.eager] if alone_s is not None else [])
@@ -59,7 +59,7 @@ def possible(chain: RegionChain) -> Iterator[Route]:
 
 
 def objective_s(route: Route) -> float:
-    """Seconds with the ties counted."""
+    """Return the seconds of a route, including the ties."""
     return route.cost_s + CLUSTER_TIE_S * route.n_clusters
 
 
@@ -75,7 +75,7 @@ def test_the_best_few_are_the_first_of_all(chain: RegionChain, k: int) -> None:
 
 
 def as_intervals(chain: RegionChain) -> Problem:
-    """The same choice with every interval of every backend as a candidate."""
+    """Return the same choice with every interval of every backend as a candidate."""
     size = len(chain.eager_s)
     candidates = [
         Candidate(tuple(range(start, stop)), name, chain.enter_s[start][column] + sum(prices))

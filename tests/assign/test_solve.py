@@ -20,7 +20,7 @@ PRICES = st.integers(1, 60).map(lambda value: value * 1e-5)
 
 
 def can_run(problem: Problem, chosen: Sequence[Candidate]) -> bool:
-    """True where the chosen clusters and the remaining single nodes need each other in no circle."""
+    """Return True if the chosen clusters and the remaining single nodes do not depend on each other in a cycle."""
     place = {node: ("cluster", index) for index, found in enumerate(chosen) for node in found.nodes}
     edges = [
         (place.get(source, ("node", source)), place.get(node, ("node", node)))
@@ -31,7 +31,7 @@ def can_run(problem: Problem, chosen: Sequence[Candidate]) -> bool:
 
 
 def objective_s(problem: Problem, chosen: Sequence[Candidate]) -> float:
-    """What the problem minimises: candidates, eager, mixing, and a tie a cluster."""
+    """Return what the problem minimises: candidates, eager, mixing, and a tie per cluster."""
     covered = {node for found in chosen for node in found.nodes}
     eager_s = sum(seconds for node, seconds in enumerate(problem.eager_s) if node not in covered)
     mixing_s = problem.mix_s * max(len({found.backend for found in chosen}) - 1, 0)
@@ -39,7 +39,7 @@ def objective_s(problem: Problem, chosen: Sequence[Candidate]) -> float:
 
 
 def possible(problem: Problem, node: int = 0, chosen: tuple[Candidate, ...] = ()) -> Iterator[tuple[Candidate, ...]]:
-    """Every choice of disjoint candidates that covers what is required, circles included."""
+    """Yield every choice of disjoint candidates that covers what is required, including cyclic ones."""
     if node == len(problem.reads):
         yield chosen
         return
@@ -52,13 +52,13 @@ def possible(problem: Problem, node: int = 0, chosen: tuple[Candidate, ...] = ()
 
 
 def cheapest_by_trying(problem: Problem) -> float | None:
-    """The least objective of all choices that can run."""
+    """Return the least objective of all choices that can run."""
     found = (objective_s(problem, chosen) for chosen in possible(problem) if can_run(problem, chosen))
     return min(found, default=None)
 
 
 def check(problem: Problem, solution: Solution | None, expected_s: float | None) -> None:
-    """A solution is possible, costs what it says, and as little as expected; none where none is expected."""
+    """Assert that a solution is possible, costs what it says, and as little as expected; None if none is expected."""
     assert (solution is None) == (expected_s is None)
     if solution is None:
         return
@@ -73,7 +73,7 @@ def check(problem: Problem, solution: Solution | None, expected_s: float | None)
 
 
 def is_convex(reads: Sequence[Sequence[int]], nodes: set[int]) -> bool:
-    """True where no path leaves the set and comes back."""
+    """Return True if no path leaves the set and comes back."""
     outside: set[int] = set()
     for node in range(min(nodes), max(nodes) + 1):
         after = any(source in nodes or source in outside for source in reads[node])
@@ -88,7 +88,7 @@ def is_convex(reads: Sequence[Sequence[int]], nodes: set[int]) -> bool:
 def problems(
     draw: st.DrawFn, sizes: st.SearchStrategy[int], kinds: tuple[str, ...], most_sets: int = 8, most_span: int = 12
 ) -> Problem:
-    """Draws a graph, node sets of the given kinds with one or more backends each, prices, required nodes, and mixing."""
+    """Draw a graph, node sets of the given kinds with one or more backends each, prices, required nodes, and mixing."""
     size = draw(sizes)
     reads = tuple(
         tuple(sorted(draw(st.sets(st.integers(0, node - 1), max_size=2)))) if node else () for node in range(size)
@@ -137,7 +137,7 @@ def test_no_choice_of_intervals_is_cheaper(problem: Problem) -> None:
 
 
 def with_decoy(problem: Problem) -> Problem:
-    """The same problem beside nodes whose candidate is no interval, so that it needs the binary programme."""
+    """Return the problem with added nodes whose candidate is no interval, so that it needs the binary programme."""
     size = len(problem.reads)
     decoy = Candidate((size, size + 2), "a", 1.0)
     return replace(
@@ -187,7 +187,7 @@ def test_long_graphs_are_solved_exactly() -> None:
 
 
 def crossing(*more: Candidate, mix_s: float = 0.0) -> Problem:
-    """Two lines, 0 -> 2 and 1 -> 3, and two clusters on offer, (0, 3) and (1, 2), that read from each other."""
+    """Return two lines, 0 -> 2 and 1 -> 3, and two candidates, (0, 3) and (1, 2), that read from each other."""
     pairs = (Candidate((0, 3), "a", 1e-3), Candidate((1, 2), "a", 1e-3))
     return Problem(((), (), (0,), (1,)), (5e-3,) * 4, (*pairs, *more), mix_s=mix_s)
 
@@ -221,7 +221,7 @@ def test_three_clusters_in_a_circle_are_not_all_chosen() -> None:
 
 
 def test_a_circle_through_an_eager_node_is_a_circle() -> None:
-    """Two clusters that need each other by way of a node that stays in eager are not both chosen."""
+    """Two clusters that depend on each other through a node that stays in eager are not both chosen."""
     reads = ((), (), (0,), (2,), (1,))
     candidates = (Candidate((0, 4), "a", 1e-3), Candidate((1, 3), "b", 1e-3))
     problem = Problem(reads, (5e-3,) * 5, candidates)

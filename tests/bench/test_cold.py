@@ -1,4 +1,4 @@
-"""A cold start: every moment of the wait belongs to somebody, and the table says to whom."""
+"""A cold start: every moment of the wait is attributed to a cause, and the table names it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_cold_start_goes_through_json_unchanged() -> None:
 
 
 def test_a_record_has_an_end() -> None:
-    """Whoever rebuilds a plan for ever fills no memory with it."""
+    """Rebuilding a plan forever does not fill memory with it."""
     phases = Phases()
     phases.add([Phase(Work.BUILD, 0.0, 1.0)] * (MAX_PHASES - 1))
     for _ in range(3):
@@ -159,7 +159,7 @@ def test_a_plan_says_what_making_it_took(start: str) -> None:
 
 
 def test_a_backend_that_cannot_compile_has_its_time(install_plugin: Callable[[str, str], None]) -> None:
-    """What a failure took is the compiler's: nobody tells how much of it was."""
+    """The time of a failure is the compiler's: no event says how much of it was."""
     install_plugin("toy", toy(compiling="raise ValueError('no')"))
     run = torch.compile(nn.Linear(8, 8), backend="hub", options={"start": "wait", "backends": ["toy"], "budget_s": 2.0})
     with torch.no_grad(), pytest.warns(HubWarning, match="compile failed: ValueError: no"):
@@ -210,7 +210,7 @@ def test_a_cold_start_prints_its_tables_and_writes_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", [("--against", "eager"), ("--warm",), ("--models", "mlp"), ("--cache-dir", "x")])
 def test_flags_that_mean_nothing_to_a_cold_start_are_errors(flag: tuple[str, ...]) -> None:
-    """They are told before anything runs."""
+    """They are reported before anything runs."""
     found = CliRunner().invoke(app, ["bench", "mlp", "--cold", *flag])
     assert found.exit_code == 2
     assert f"{flag[0]} has no place" in found.stderr

@@ -59,7 +59,7 @@ def slow(module, inputs):
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Race:
-    """One race with a contender for each way to fail, on a tiny model."""
+    """Return one race with a contender for each kind of failure, on a tiny model."""
     folder = tmp_path_factory.mktemp("peers")
     (folder / "toy_peers.py").write_text(PEERS)
     field = [
@@ -101,7 +101,7 @@ def test_contenders_are_timed_in_every_round(outcome: Race) -> None:
     ],
 )
 def test_a_contender_that_fails_is_reported_with_the_reason(outcome: Race, name: str, kind: str, reason: str) -> None:
-    """Nobody is dropped in silence, and a wrong result cannot win."""
+    """No contender is dropped silently, and a wrong result cannot win."""
     one = result(outcome, name)
     assert (one.failure_kind, one.call_s) == (kind, None)
     assert reason in one.failure
@@ -190,7 +190,7 @@ def test_what_isolation_costs_is_told_beside_its_bar() -> None:
 def test_shares_of_a_cold_compilation(
     isolated_s: float | None, verify_s: float | None, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with its bar; what was not measured is not told."""
+    """Each has its bar; what was not measured is not reported."""
     results = (
         Result(name=ISOLATED, first_call_s=isolated_s, verify_s=verify_s),
         Result(name=INLINE, first_call_s=4.0),

@@ -20,7 +20,7 @@ SAMPLES = st.one_of(
 
 
 def by_formula(samples: list[Sample], t: int, p: float, b: float, *, is_error_aware: bool) -> float:
-    """The paper's formula over all samples: alpha^lambda * beta^(lambda eta p) * gamma^(1 - lambda)."""
+    """Return the paper's formula over all samples: alpha^lambda * beta^(lambda eta p) * gamma^(1 - lambda)."""
     correct = [one.speedup for one in samples if one.is_correct(min(t, 1)) and one.speedup is not None]
     slow = [speed for speed in correct if speed < 1]
     share = len(correct) / len(samples)

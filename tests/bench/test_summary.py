@@ -71,7 +71,7 @@ RUNS = (
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    """Two runs: on the second the hub is slower than Inductor, and OpenVINO fails."""
+    """Return two runs: in the second, the hub is slower than Inductor, and OpenVINO fails."""
     return summarize(RUNS)
 
 

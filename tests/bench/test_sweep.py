@@ -19,7 +19,7 @@ GIVEN = {"threads": 1, "backends": ("eager",), "tune": "off"}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, list[str]]:
-    """A sweep over one tiny model, against eager and second processes, and what it said."""
+    """Return a sweep over one tiny model, against eager and second processes, and its messages."""
     folder = tmp_path_factory.mktemp("sweep") / "results"
     said: list[str] = []
     wanted = Sweep(folder, ("eager", "hub@warm"), ("mlp",), 1, 3, GIVEN, small=True, resume=True)

@@ -73,12 +73,12 @@ class Summary:
     loaded: int = 0
     leftovers: int = 0
     life_s: float = 2.0
-    """Seconds that a child takes that is not killed, while others run beside it."""
+    """Seconds that a child takes that is not killed, while others run."""
     problems: list[str] = field(default_factory=list)
 
 
 def case(store: Store, number: int) -> Case:
-    """Gives softmax(relu(x @ weight)) with a weight of its own."""
+    """Return softmax(relu(x @ weight)) with a weight of its own."""
     generator = torch.Generator().manual_seed(number)
     x, weight = torch.randn(4, 16, generator=generator), torch.randn(16, 16, generator=generator)
     program = fx.Graph()
@@ -100,7 +100,7 @@ def case(store: Store, number: int) -> Case:
 
 
 def obtain(store: Store, case: Case) -> tuple[Any, bool]:
-    """Gives the executable, from the cache or compiled, as planning does; and whether it was compiled."""
+    """Return the executable, from the cache or compiled, as planning does, and whether it was compiled."""
     if store.has_artifact(case.folder):
         try:
             return load_and_verify(
@@ -115,7 +115,7 @@ def obtain(store: Store, case: Case) -> tuple[Any, bool]:
 
 
 def live(root: Path, cases: list[Case], seed: int, *, is_check: bool) -> dict[str, Any]:
-    """Does what a process does with the cache. Raises whatever goes wrong."""
+    """Use the cache as a process does. Raise any error that occurs."""
     chance, store, compiled = random.Random(seed), Store(root), Counter[str]()
     for one in cases if is_check else chance.sample(cases, 2):
         executable, was_compiled = obtain(store, one)
@@ -151,7 +151,7 @@ def write_rows(root: Path, chance: random.Random) -> None:
 
 
 def fork(root: Path, cases: list[Case], seed: int, *, is_check: bool = False) -> tuple[int, int]:
-    """Starts a child; gives its process id and the descriptor on which it reports."""
+    """Start a child; return its process id and the descriptor on which it reports."""
     report, answer = os.pipe()
     pid = os.fork()
     if pid:
@@ -167,7 +167,7 @@ def fork(root: Path, cases: list[Case], seed: int, *, is_check: bool = False) ->
 
 
 def answer_of(pid: int, report: int, summary: Summary) -> dict[str, Any] | None:
-    """Waits for a child's end; gives what it reported, or None where it was killed before."""
+    """Wait for a child to end; return what it reported, or None if it was killed before."""
     _, status = os.waitpid(pid, 0)
     with os.fdopen(report, "rb") as pipe:
         text = pipe.read()
@@ -187,7 +187,7 @@ def answer_of(pid: int, report: int, summary: Summary) -> dict[str, Any] | None:
 
 
 def kill_round(root: Path, cases: list[Case], n_children: int, chance: random.Random, summary: Summary) -> None:
-    """Runs children at once and kills each at a random time, up to a little beyond the longest life of late."""
+    """Run children at once and kill each at a random time, up to slightly more than the longest recent life."""
     start_s = time.monotonic()
     children = [fork(root, cases, chance.randrange(2**30)) for _ in range(n_children)]
     deadlines = sorted((start_s + chance.uniform(0.0, 1.2 * summary.life_s), pid, report) for pid, report in children)
@@ -211,7 +211,7 @@ def life_s(root: Path, cases: list[Case], n_children: int, chance: random.Random
 
 
 def check_round(root: Path, cases: list[Case], chance: random.Random, summary: Summary) -> None:
-    """A first process may have to compile each cluster once more, a second one none; no lock is held, nothing is broken."""
+    """Check that a first process compiles each cluster at most once, a second none; no lock is held, nothing is corrupt."""
     for most in (1, 0):
         pid, report = fork(root, cases, chance.randrange(2**30), is_check=True)
         answer = answer_of(pid, report, summary)
@@ -228,7 +228,7 @@ def check_round(root: Path, cases: list[Case], chance: random.Random, summary: S
 
 
 def remove_some(cases: list[Case], chance: random.Random) -> None:
-    """Makes work for the next round: nothing, or some, or all has to be compiled again."""
+    """Make work for the next round: nothing, or some, or all has to be compiled again."""
     share = chance.choice((0.0, 0.5, 1.0))
     for one in cases:
         if chance.random() < share:
@@ -236,7 +236,7 @@ def remove_some(cases: list[Case], chance: random.Random) -> None:
 
 
 def main(root: Path, rounds: int, n_children: int, seed: int) -> Summary:
-    """Runs all rounds, until the first problem."""
+    """Run all rounds, until the first problem."""
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     chance, summary, store = random.Random(seed), Summary(), Store(root)

@@ -22,7 +22,7 @@ def test_a_folder_is_made_closed_to_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("open_to_others", ["cache", "cache/compilers", "cache/compilers/toy"])
 def test_what_others_may_write_is_refused(tmp_path: Path, open_to_others: str) -> None:
-    """The reason says what mends it."""
+    """The reason says how to fix it."""
     compiler_folder(tmp_path / "cache", "toy")
     (tmp_path / open_to_others).chmod(0o777)
     with pytest.raises(CacheError, match="chmod go-w"):
@@ -30,7 +30,7 @@ def test_what_others_may_write_is_refused(tmp_path: Path, open_to_others: str) -
 
 
 def test_a_link_inside_the_cache_is_refused(tmp_path: Path) -> None:
-    """It leads to where nobody looked."""
+    """The link leads to a folder that was not checked."""
     (tmp_path / "cache").mkdir(mode=0o700)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cache" / "compilers").symlink_to(tmp_path / "elsewhere")

@@ -49,7 +49,7 @@ def write(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with one of each: an artefact, a plan, plugins' imports, a database whose last rows are in its log still."""
+    """Return a cache with an artifact, a plan, plugins' imports, and a database whose last rows are still in its log."""
     root = tmp_path_factory.mktemp("pristine") / "cache"
     store = Store(root)
     assert store.save(store.artifact("b", "key"), write).is_done
@@ -82,7 +82,7 @@ def cache(pristine: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def flip(path: Path, chance: random.Random) -> str:
-    """Changes one random byte of a file to another one; gives where."""
+    """Change one random byte of a file; return its position."""
     data = bytearray(path.read_bytes())
     position = chance.randrange(len(data))
     data[position] ^= chance.randrange(1, 256)
@@ -91,7 +91,7 @@ def flip(path: Path, chance: random.Random) -> str:
 
 
 def flip_artifact(root: Path, chance: random.Random) -> None:
-    """Not one flip of a file of an artefact, or of its seal, goes unseen."""
+    """Check that every flip in a file of an artifact, or in its seal, is detected."""
     folder = root / "artifacts" / "b" / "key"
     where = flip(chance.choice([path for path in folder.rglob("*") if path.is_file()]), chance)
     assert check_artifact(folder).problem, where
@@ -106,7 +106,7 @@ def flip_seal(root: Path, chance: random.Random) -> None:
 
 
 def flip_plan(root: Path, chance: random.Random) -> None:
-    """Nor one of a plan."""
+    """Check that every flip in a plan is detected."""
     where = flip(root / "plans" / "key.json", chance)
     store = Store(root)
     assert store.plan("key") is None, where
@@ -114,7 +114,7 @@ def flip_plan(root: Path, chance: random.Random) -> None:
 
 
 def flip_database(root: Path, chance: random.Random) -> None:
-    """What the database answers is what was written, or nothing; and it goes on working."""
+    """Check that the database returns what was written, or nothing, and that it keeps working."""
     where = flip(chance.choice((root / DATABASE, root / f"{DATABASE}-wal")), chance)
     kept, _ = Measurements.open(root)
     found, failed = kept.find_many(SUBJECTS), kept.find_failures(SUBJECTS)
@@ -132,7 +132,7 @@ def flip_database(root: Path, chance: random.Random) -> None:
 
 
 def flip_imports(root: Path, chance: random.Random) -> None:
-    """Nor one of what is known about plugins' imports."""
+    """Check that every flip in the records of plugins' imports is detected."""
     where = flip(root / IMPORTS, chance)
     found = read_imports(root)
     assert found.found == {}, where
@@ -187,7 +187,7 @@ def test_ten_thousand_flipped_bytes_give_no_wrong_answer(pristine: Path, cache: 
 
 
 def run_model(cache: Path, *backends: str, **options: object) -> tuple[bool, hub.Plan]:
-    """Compiles and runs a small model with a cache; says whether the result is right, and gives the plan."""
+    """Compile and run a small model with a cache; return whether the result is right, and the plan."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
@@ -202,7 +202,7 @@ def run_model(cache: Path, *backends: str, **options: object) -> tuple[bool, hub
 
 
 def flip_and_run(cache: Path, backend: str, number: int, seed: int) -> None:
-    """Each flip is told in the plan if it is one of an executable, which is then compiled again."""
+    """Check that the plan reports each flip in an executable, which is then compiled again."""
     chance = random.Random(seed)
     for _ in range(number):
         is_right, plan = run_model(cache, backend)
@@ -238,7 +238,7 @@ def test_a_model_gives_the_right_result_after_many_flips(tmp_path: Path, backend
 
 
 def test_code_that_was_tampered_with_is_not_loaded(tmp_path: Path) -> None:
-    """Inductor's executables are Python and shared libraries: what somebody adds to them never runs."""
+    """Inductor's executables are Python and shared libraries: what another process adds to them never runs."""
     cache = tmp_path / "cache"
     assert run_model(cache, "inductor")[0]
     (program,) = cache.rglob("program.py")
@@ -265,7 +265,7 @@ def test_a_plan_that_was_tampered_with_is_not_replayed(tmp_path: Path) -> None:
 
 
 def test_an_executable_that_is_pruned_in_time_is_compiled_again(tmp_path: Path) -> None:
-    """The cache stays within the size that the option gives, once nobody has used it for a while."""
+    """The cache stays within the size that the option gives, once no process has used it for a while."""
     cache = tmp_path / "cache"
     assert run_model(cache, "onnxruntime")[0]
     (folder,) = (cache / "artifacts" / "onnxruntime").iterdir()

@@ -15,7 +15,7 @@ from hub.cache.upkeep import clear
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known of this process."""
+    """Forget everything that is known about this process."""
     monkeypatch.setattr(forecast, "_needed_some", set[Path]())
 
 

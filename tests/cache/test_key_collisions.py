@@ -77,7 +77,7 @@ HOLDS: dict[str, Callable[..., Any]] = {
 
 @st.composite
 def programs(draw: st.DrawFn, shapes: Sequence[tuple[Any, ...]] = SHAPES, most_calls: int = 6) -> tuple[Any, ...]:
-    """Draws a program, about whose symbols something may be known where it has any."""
+    """Draw a program; if it has symbols, facts about them may be known."""
     calls: list[Any] = []
     seen: dict[str, list[Any]] = {"input": [], "constant": []}
     for number in range(draw(st.integers(1, most_calls))):
@@ -90,21 +90,21 @@ def programs(draw: st.DrawFn, shapes: Sequence[tuple[Any, ...]] = SHAPES, most_c
 
 
 def _simpler(call: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Gives a call that works on every dtype and shape."""
+    """Return a call that works on every dtype and shape."""
     _, (first, *others), _ = call
     return ("mul", (first, first), ()) if others else ("permute", (first,), ([1, 0],))
 
 
 @st.composite
 def forms(draw: st.DrawFn, shapes: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Draws shape, layout, dtype and offset of a tensor."""
+    """Draw shape, layout, dtype and offset of a tensor."""
     shape, layout = draw(st.sampled_from(shapes)), draw(st.sampled_from(("rows", "columns")))
     return (shape, layout, draw(st.sampled_from(tuple(DTYPES))), 0 if is_open(shape) else draw(st.sampled_from((0, 0, 4))))
 
 
 @st.composite
 def facts(draw: st.DrawFn) -> tuple[Any, ...]:
-    """Draws what is known of symbols."""
+    """Draw what is known about symbols."""
     first = draw(st.sampled_from((None, *BOUNDS, *ORDERS)))
     return tuple(fact for fact in (first, draw(st.sampled_from((None, *DIVISORS)))) if fact)
 
@@ -129,7 +129,7 @@ def is_open(shape: tuple[Any, ...]) -> bool:
 
 
 def typed(calls: Sequence[Any]) -> bool:
-    """True where each call takes its sources' dtypes, and shapes that fit one another."""
+    """Return True if each call accepts its sources' dtypes, and shapes that fit one another."""
     found: list[tuple[str, tuple[Any, ...]]] = []
     for operator, read, attributes in calls:
         sources = [found[source[1]] if source[0] == "call" else (source[2][2], source[2][0]) for source in read]
@@ -176,7 +176,7 @@ def tensor(form: tuple[Any, ...], values: tuple[int, int] = (0, 0)) -> torch.Ten
 
 
 def fake(form: tuple[Any, ...], mode: FakeTensorMode, symbols: dict[str, Any]) -> torch.Tensor:
-    """Gives an input without values."""
+    """Return an input without values."""
     shape, layout, dtype, _ = form
     if not is_open(shape):
         return mode.from_tensor(tensor(form), static_shapes=True)
@@ -188,7 +188,7 @@ def fake(form: tuple[Any, ...], mode: FakeTensorMode, symbols: dict[str, Any]) -
 
 
 def symbols_of(mode: FakeTensorMode, known: Sequence[Any]) -> dict[str, Any]:
-    """Gives a symbolic size for each letter, and makes known what is."""
+    """Return a symbolic size for each letter, and record what is known about them."""
     context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
     found: dict[str, Any] = {
         name: mode.from_tensor(torch.empty(size), symbolic_context=context, source=ConstantSource(name)).shape[0]
@@ -200,7 +200,7 @@ def symbols_of(mode: FakeTensorMode, known: Sequence[Any]) -> dict[str, Any]:
 
 
 def cluster_of(program: tuple[Any, ...], prefix: str) -> Cluster:
-    """Builds a program under names that begin with `prefix`."""
+    """Build a program under names that begin with `prefix`."""
     calls, outputs, known = program
     graph, mode, weights = fx.Graph(), FakeTensorMode(shape_env=ShapeEnv()), {}
     symbols = symbols_of(mode, known) if any(is_open(source[2][0]) for source in sources_of(calls)) else {}
@@ -226,7 +226,7 @@ def cluster_of(program: tuple[Any, ...], prefix: str) -> Cluster:
 
 
 def sources_of(calls: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Gives inputs and constants, each once, by when they first appear."""
+    """Yield inputs and constants, each once, in order of first use."""
     seen: set[tuple[str, int]] = set()
     for _, read, _ in calls:
         for source in read:
@@ -239,7 +239,7 @@ def sources_of(calls: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def canonical(program: tuple[Any, ...]) -> str:
-    """Text in which 1, 1.0, 0.0 and -0.0 differ; values of constants as they come to lie in memory; letters by turn."""
+    """Return text in which 1, 1.0, 0.0 and -0.0 differ; constants' values as laid out in memory; letters in order."""
     calls, outputs, known = program
     numbers: dict[tuple[str, int], int] = {}
     letters: dict[str, str] = {}
@@ -269,7 +269,7 @@ def placed(source: tuple[Any, ...], numbers: dict[tuple[str, int], int], letters
 
 
 def edits(program: tuple[Any, ...]) -> dict[str, list[Any]]:
-    """Gives the programs that are one change away, by what the change is of."""
+    """Return the programs that are one change away, with the kind of the change."""
     calls, outputs, known = program
     subsets = (chosen for size in range(1, len(calls) + 1) for chosen in combinations(range(len(calls)), size))
     found = {"outputs": [(calls, chosen, known) for chosen in subsets], "facts": _other_facts(program)}
@@ -325,7 +325,7 @@ def _other_facts(program: tuple[Any, ...]) -> list[Any]:
 
 @st.composite
 def near_pairs(draw: st.DrawFn, shapes: Sequence[tuple[Any, ...]] = SHAPES) -> tuple[Any, Any]:
-    """Draws a program, and one that is one change away."""
+    """Draw a program, and one that is one change away."""
     program = draw(programs(shapes))
     found = edits(program)
     assume(found)
@@ -391,7 +391,7 @@ C = ("constant", 0, PLAIN, 1, 4)
 
 
 def three_calls(first: Any, second: Any, known: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-    """Gives a program that has something to change of every kind."""
+    """Return a program that has something of every kind to change."""
     middle = ("softmax", (("call", 0),), (1,))
     return (("sub", (first, second), (1,)), middle, ("sub", (("call", 0), ("call", 1)), (2,))), (2,), known
 

@@ -59,7 +59,7 @@ class Form:
 
 
 def graph_of(form: Form) -> Graph:
-    """Gives the program as a graph whose constants are weights, with fake values computed operator by operator."""
+    """Return the program as a graph whose constants are weights, with fake values computed operator by operator."""
     program = fx.Graph()
     with FakeTensorMode():
         x = form.x()
@@ -158,7 +158,7 @@ def test_the_values_of_constants_are_not_in_a_plans_key(name: str) -> None:
 
 
 def digest_on(value: torch.Tensor) -> str:
-    """Gives the digest of `x + x` for an x like this."""
+    """Return the digest of `x + x` for an x like this."""
     program = fx.Graph()
     x = program.placeholder("x")
     y = program.call_function(aten.add.Tensor, (x, x))
@@ -188,7 +188,7 @@ def test_equal_programs_have_equal_keys_whatever_their_names() -> None:
 
 
 def reading(targets: Sequence[str], constants: dict[str, torch.Tensor]) -> Graph:
-    """Gives a program that adds up constants, read by a node of its own each."""
+    """Return a program that adds up constants, each read by a node of its own."""
     program, root = fx.Graph(), torch.nn.Module()
     for name, value in constants.items():
         root.register_buffer(name, value)
@@ -216,7 +216,7 @@ def test_a_constant_that_is_read_twice_counts_where_it_is_read() -> None:
 
 
 def nested(value: float, inner: str = "k") -> Cluster:
-    """Gives a cluster with a program inside the program, which has a constant of its own."""
+    """Return a cluster with a program inside the program, which has a constant of its own."""
     body = fx.Graph()
     source, constant = body.placeholder("x"), body.create_node("get_attr", inner)
     result = body.call_function(aten.add.Tensor, (source, constant))
@@ -268,7 +268,7 @@ def test_functions_of_python_have_the_same_name_in_every_process() -> None:
 
 
 def dynamic(teach: Callable[[Any, Any], object] = lambda n, m: None, same: bool = False) -> Graph:
-    """Gives the graph of x + x and y + y over n and m elements, with what is known of the two sizes."""
+    """Return the graph of x + x and y + y over n and m elements, with what is known about the two sizes."""
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment)
     context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
@@ -370,7 +370,7 @@ ENTRY_FLIPS: dict[str, Entry] = {
 
 @pytest.fixture
 def toy_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A plugin's package on the path, as an editable installation leaves it."""
+    """Put a plugin's package on the path, as an editable installation leaves it."""
     folder = tmp_path / "site" / "toy_plugin"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
@@ -380,13 +380,13 @@ def toy_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def artifact_key(entry: Entry = ENTRY, settings: CompileSettings = SETTINGS) -> dict[str, str]:
-    """Gives the digest of each part; the last one is of all of them."""
+    """Return the digest of each part; the last one covers all of them."""
     parts = artifact_parts("cluster", entry, settings)
     return {name: digest_of({"": value}) for name, value in parts.items()} | {"": digest_of(parts)}
 
 
 def check_only(name: str, before: dict[str, str], after: dict[str, str]) -> None:
-    """One part has changed, and the key with it."""
+    """Check that one part has changed, and the key with it."""
     assert {part for part in before if before[part] != after.get(part)} == {name, ""}
 
 
@@ -537,7 +537,7 @@ def test_other_cores_of_a_processor_change_nothing() -> None:
 
 
 def gpus(*found: tuple[str, tuple[int, int]]) -> Any:
-    """Gives what stands in for `torch.cuda` on a machine with these GPUs."""
+    """Return a substitute for `torch.cuda` on a machine with these GPUs."""
     return SimpleNamespace(
         device_count=lambda: len(found),
         get_device_name=lambda index: found[index][0],
@@ -656,7 +656,7 @@ def plan_key(**changes: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", PLAN_FLIPS)
 def test_every_part_is_in_a_plans_key(name: str) -> None:
-    """What is planned, for whom, and on how much of the machine."""
+    """The key contains what is planned, with which backends, and on how much of the machine."""
     check_only(name, plan_key(), plan_key(**PLAN_FLIPS[name]))
 
 
@@ -682,7 +682,7 @@ def test_every_option_is_flipped_or_declared_without_effect() -> None:
 
 
 def compiled_key(**given: Any) -> dict[str, str]:
-    """Gives the digest of each part of what Triton compiles under some options."""
+    """Return the digest of each part of what Triton compiles under some options."""
     options = Options(**given)
     found = registry().configured(options)
     threads = options.threads or 2

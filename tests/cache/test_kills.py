@@ -15,7 +15,7 @@ AT_ONCE = 16
 
 
 def rounds(cache: Path, number: int, seed: int) -> dict[str, Any]:
-    """Runs rounds of 16 processes, each killed at a random time; gives the summary."""
+    """Run rounds of 16 processes, each killed at a random time; return the summary."""
     command = [sys.executable, str(SERVER), str(cache), str(number), str(AT_ONCE), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -23,7 +23,7 @@ def rounds(cache: Path, number: int, seed: int) -> dict[str, Any]:
 
 
 def check(summary: dict[str, Any], number: int) -> None:
-    """No wrong result, no crash, no lock that is held, nothing broken, no more than one compilation each."""
+    """Check for no wrong result, no crash, no held lock, nothing corrupt, and at most one compilation each."""
     assert summary["problems"] == []
     assert summary["rounds"] == number
     # Else nothing was tried: processes have to be killed at work, and others have to come through.

@@ -48,7 +48,7 @@ def opened(root: Path) -> Measurements:
 
 
 def filled(root: Path, rows: int = 40) -> Path:
-    """Leaves a store on disk, closed, with rows of as many subjects; gives its file."""
+    """Write a closed store to disk, with rows of as many subjects; return its file."""
     kept = opened(root)
     for number in range(rows):
         kept.keep(measurement(subject=replace(SUBJECT, structure=f"s{number}")))
@@ -163,7 +163,7 @@ print(note, *kept.notes)
 
 
 def together(root: Path, rows: int, processes: int = 16) -> list[str]:
-    """Runs writers that open the store at the same moment; gives what each complains of."""
+    """Run writers that open the store at the same moment; return the complaints of each."""
     command = [sys.executable, "-W", "error", "-c", WRITER, str(root), str(Path(__file__).parent)]
     writers = [
         subprocess.Popen([*command, str(number), str(rows)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -338,7 +338,7 @@ def test_broken_rows_are_named_and_dropped_on_request(tmp_path: Path) -> None:
 
 
 def test_damage_is_found_by_reading_all(tmp_path: Path) -> None:
-    """And a damaged file is set aside."""
+    """A damaged file is renamed, too."""
     file = filled(tmp_path, rows=400)
     kept = opened(tmp_path)
     with file.open("r+b") as pages:
@@ -433,7 +433,7 @@ def test_choices_and_profiles_do_not_pile_up(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_store_that_grew_too_large_is_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an earlier hub may have left it; the disk has its room back."""
+    """An earlier hub may have left it so; the disk has its space back."""
     before = filled(tmp_path, rows=400).stat().st_size
     monkeypatch.setattr(measurements_module, "MOST", {"measurements": 10, "failures": 10, "choices": 10, "profiles": 10})
     kept = opened(tmp_path)
@@ -531,7 +531,7 @@ def test_files_that_others_may_write_are_not_read(tmp_path: Path, what: str) -> 
 
 
 def test_files_of_another_user_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers that somebody else wrote decide nothing."""
+    """Numbers that another user wrote decide nothing."""
     filled(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     kept, note = Measurements.open(tmp_path)

@@ -22,14 +22,14 @@ def plan() -> Plan:
 
 
 def write(folder: Path) -> None:
-    """What a plugin may save: a file, and one in a folder of its own."""
+    """Write what a plugin may save: a file, and one in a subfolder."""
     (folder / "deep").mkdir()
     (folder / "deep" / "code.so").write_bytes(b"code")
     (folder / "model").write_bytes(b"model")
 
 
 def saved(store: Store, key: str = "key", fill: Callable[[Path], None] = write) -> Path:
-    """Gives the folder of an artefact that was saved."""
+    """Return the folder of a saved artifact."""
     folder = store.artifact("b", key)
     result = store.save(folder, fill)
     assert (result.is_done, result.problem) == (True, "")
@@ -276,7 +276,7 @@ def test_what_another_process_mended_meanwhile_is_not_removed(store: Store) -> N
 
 
 def test_many_threads_that_save_the_same_artefact_leave_one(store: Store) -> None:
-    """Whole, and nothing beside it."""
+    """It is whole, with nothing next to it."""
     folder = store.artifact("b", "key")
     results: list[bool] = []
     threads = [threading.Thread(target=lambda: results.append(store.save(folder, write).is_done)) for _ in range(16)]
@@ -291,7 +291,7 @@ def test_many_threads_that_save_the_same_artefact_leave_one(store: Store) -> Non
 
 
 def test_a_lock_that_is_held_for_long_costs_the_saving_only(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was stopped, not killed, holds nobody up for ever."""
+    """A process that was stopped, not killed, does not block others forever."""
     monkeypatch.setattr(artifacts, "LOCK_S", 0.05)
     saved(store)
     (lock,) = (store.root / LOCKS).iterdir()
@@ -320,7 +320,7 @@ def test_the_last_use_is_remembered(store: Store) -> None:
 
 
 def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
-    """Code from a folder that anybody can write to is never loaded."""
+    """Code from a folder that other users can write to is never loaded."""
     root = tmp_path / "open"
     root.mkdir()
     root.chmod(0o777)

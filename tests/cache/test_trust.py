@@ -12,7 +12,7 @@ from hub.cache.trust import distrust, distrust_root
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A cache folder of this user's own, in a folder of this user's own."""
+    """Return a cache folder of this user's own, in a folder of this user's own."""
     folder = tmp_path / "above" / "cache"
     folder.mkdir(parents=True)
     for path in (folder, folder.parent):
@@ -28,21 +28,21 @@ def test_a_folder_of_ones_own_is_trusted(root: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o777])
 def test_a_folder_that_others_may_write_is_not(root: Path, mode: int) -> None:
-    """The reason says what mends it."""
+    """The reason says how to fix it."""
     root.chmod(mode)
     for reason in (distrust(root), distrust_root(root)):
         assert reason == f"others may write to {root}; chmod go-w {root}"
 
 
 def test_a_folder_of_another_user_is_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even for the superuser, who would run what somebody else wrote."""
+    """It is not trusted even for the superuser, who would run what another user wrote."""
     monkeypatch.setattr(os, "getuid", lambda: root.stat().st_uid + 1)
     assert "belongs to another user" in distrust(root)
     assert "belongs to another user" in distrust_root(root)
 
 
 def test_a_link_inside_the_cache_is_not(root: Path, tmp_path: Path) -> None:
-    """It leads to where nobody looked."""
+    """The link leads to a folder that was not checked."""
     (tmp_path / "elsewhere").mkdir(mode=0o755)
     (root / "artifacts").symlink_to(tmp_path / "elsewhere")
     assert "is a link" in distrust(root / "artifacts")
@@ -57,7 +57,7 @@ def test_the_cache_folder_itself_may_be_a_link(root: Path, tmp_path: Path) -> No
 
 
 def test_a_folder_above_that_all_may_write_is_not(root: Path) -> None:
-    """Anybody could put another cache in the place of this one."""
+    """Any user could put another cache in the place of this one."""
     root.parent.chmod(0o757)
     assert f"others may write to {root.parent}, above the cache" in distrust_root(root)
 

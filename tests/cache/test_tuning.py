@@ -1,4 +1,4 @@
-"""What tuning found: bounded on its own, and the kernels that nobody used go first."""
+"""What tuning found: bounded on its own, and the least recently used kernels are removed first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NBYTES = 1000
 
 
 def keep(root: Path, name: str, *, age_s: float, backend: str = "tvm") -> Path:
-    """Makes a kernel's folder of 1 kB, last used some seconds ago."""
+    """Make a kernel's folder of 1 kB, last used some seconds ago."""
     folder = tuning_folder(root, backend) / name
     folder.mkdir(parents=True)
     (folder / "records").write_bytes(b"x" * NBYTES)
@@ -49,7 +49,7 @@ def test_what_was_used_least_recently_goes_until_the_rest_fits(tmp_path: Path) -
 
 
 def test_what_was_put_aside_goes_after_a_week_or_before_any_other(tmp_path: Path) -> None:
-    """Nobody reads it again; somebody may want to look at it."""
+    """It is never read again, but a person may want to look at it."""
     keep(tmp_path, "kernel", age_s=ASIDE_S + 200)
     keep(tmp_path, "old.damaged0", age_s=ASIDE_S + 100)
     keep(tmp_path, "new.damaged0", age_s=100)

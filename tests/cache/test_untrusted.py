@@ -1,4 +1,4 @@
-"""A cache folder that others may write to, through the whole of the hub: not used, and the user hears of it once."""
+"""A cache folder that others may write to, through the whole of the hub: not used, and the user is warned once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hub.frontend import compiled
 
 @pytest.fixture(autouse=True)
 def _news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is a process that has heard of no folder."""
+    """Make each test a process that has not yet warned about any folder."""
     monkeypatch.setattr(compiled, "_warned_folders", set[str]())
 
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def messages(folder: Path, size: int) -> list[str]:
-    """Compiles and runs a model with a cache; gives what the user hears."""
+    """Compile and run a model with a cache; return the messages that the user sees."""
     model, x = torch.nn.Linear(size, 4).eval(), torch.ones(2, size)
     module = torch.compile(model, backend="hub", options={"cache_dir": str(folder), "tune": "off", "threads": 1})
     with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
@@ -41,7 +41,7 @@ def messages(folder: Path, size: int) -> list[str]:
 
 
 def test_the_user_hears_of_it_once_for_each_folder(folder: Path, tmp_path: Path) -> None:
-    """With the command that mends it; nothing is written there. Another folder is news."""
+    """The warning has the command that fixes it; nothing is written there. Another folder causes a new warning."""
     remedy = f"the cache folder is not used: others may write to {folder}; chmod go-w {folder}"
     assert messages(folder, 8) == [f"nothing is kept for later processes: {remedy}"]
     assert messages(folder, 9) == []
@@ -53,7 +53,7 @@ def test_the_user_hears_of_it_once_for_each_folder(folder: Path, tmp_path: Path)
 
 
 def test_the_remedy_works(folder: Path) -> None:
-    """After the command the folder is used, and there is nothing to hear."""
+    """After the command the folder is used, and there is no warning."""
     folder.chmod(0o755)
     assert messages(folder, 8) == []
     assert list(folder.iterdir())

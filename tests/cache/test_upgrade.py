@@ -1,4 +1,4 @@
-"""A cache of an older or a newer hub is read, or put aside with a note; a full disk costs what could not be kept alone."""
+"""A cache of an older or a newer hub is read, or renamed with a note; a full disk costs only what could not be saved."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ FACTS: Mapping[str, Any] = json.loads(PLAN.to_json())
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A cache folder."""
+    """Return a cache folder."""
     return Store(tmp_path / "cache")
 
 
 def private(path: Path, text: str) -> Path:
-    """Write a file as the hub does, for its owner alone."""
+    """Write a file as the hub does, readable by its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.write_text(text)
     path.chmod(0o600)
@@ -48,7 +48,7 @@ def kept(store: Store, facts: Mapping[str, Any]) -> Path:
 
 @pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
 def test_measurements_of_another_version_are_put_aside(tmp_path: Path, version: int) -> None:
-    """The file goes aside whole, a note names both versions, and measuring begins anew."""
+    """The file is renamed as a whole, a note names both versions, and measuring begins anew."""
     path = private(tmp_path / DATABASE, "")
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE measurements (key TEXT PRIMARY KEY, run_s REAL)")
@@ -118,13 +118,13 @@ def test_imports_of_another_layout_are_put_aside(tmp_path: Path, facts: Mapping[
 
 
 def no_space(*_: object, **__: object) -> None:
-    """What every write to a full disk does."""
+    """Raise what every write to a full disk raises."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("name", ["_seal", "_land", "_private_folder"])
 def test_a_full_disk_costs_the_artefact_alone(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is raised, the reason is told, nothing half-written stays, and later there is room again."""
+    """Nothing is raised, the reason is reported, nothing half-written stays, and later there is space again."""
     folder = store.artifact("b", "key")
     with monkeypatch.context() as patch:
         patch.setattr(artifacts, name, no_space)
@@ -137,7 +137,7 @@ def test_a_full_disk_costs_the_artefact_alone(store: Store, name: str, monkeypat
 
 
 def test_a_full_disk_costs_a_measurement_alone(tmp_path: Path) -> None:
-    """A row that finds no room is lost with a note; what was there stays, and later rows are kept."""
+    """A row that finds no space is lost with a note; earlier rows stay, and later ones are kept."""
     found, _ = Measurements.open(tmp_path)
     found.keep_choice(Choice("first", "about", "b", "choice", 1.0, "2026"))
     (pages,) = found._connection.execute("PRAGMA page_count").fetchone()

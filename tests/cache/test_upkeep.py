@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def keep(store: Store, key: str, *, age_s: float, in_use: bool = False) -> Path:
-    """Saves an artefact of about 10 kB, last used some seconds ago."""
+    """Save an artifact of about 10 kB, last used some seconds ago."""
     folder = store.artifact("b", key)
     about = {"operators": [["aten.relu.default", 1]]}
     assert store.save(folder, lambda place: place.joinpath("data").write_bytes(b"x" * NBYTES) and None, about).is_done
@@ -129,7 +129,7 @@ def test_what_killed_processes_left_is_removed_once_it_is_old(store: Store) -> N
 
 
 def test_files_that_were_set_aside_go_after_a_week(store: Store) -> None:
-    """Somebody may want to look at them until then."""
+    """A person may want to look at them until then."""
     names = ("measurements.sqlite.broken-1", "measurements.sqlite.broken-1-wal", "measurements.sqlite.broken-2")
     old, log, new = (store.root / name for name in names)
     for path in (old, log, new):

@@ -25,14 +25,14 @@ def heads(batch: int, n_heads: int, tokens: int, width: int = 8) -> torch.Tensor
 
 
 def seen_by(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    """Each position sees those of its own group; the mask is made inside the program."""
+    """Let each position attend to those of its own group; the mask is made inside the program."""
     batch, _, tokens, _ = q.shape
     mask = create_block_mask(lambda b, h, i, j: group[b, i] == group[b, j], batch, None, tokens, tokens, device="cpu")
     return flex_attention(q, k, v, block_mask=mask)
 
 
 def biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor) -> Any:
-    """A learned bias by distance, and the logarithms of the sums."""
+    """Return attention with a learned bias by distance, and the logarithms of the sums."""
     n = k.shape[2]
     mods: Any = lambda s, b, h, i, j: torch.tanh(s / 4) * 4 + table[h][i - j + n]  # noqa: E731
     out, more = flex_attention(q, k, v, score_mod=mods, return_aux=AuxRequest(lse=True))
@@ -40,7 +40,7 @@ def biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tenso
 
 
 def shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Four heads of queries over two of keys, in the layout that projections give."""
+    """Attend with four query heads over two key heads, in the layout that projections give."""
     q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in (q, k, v))
     out = flex_attention(q, k, v, enable_gqa=True, scale=0.3)
     return out.transpose(1, 2).view(*out.shape[::2][:1], out.shape[2], -1)

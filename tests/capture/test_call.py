@@ -1,4 +1,4 @@
-"""The programs of one call are captured beside other compiled models, which notice nothing."""
+"""The programs of one call are captured while other compiled models run, which notice nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MODELS: tuple[tuple[Callable[[], nn.Module], int], ...] = ((Whole, 1), (Broken, 
 
 
 def explained(model: Any, *inputs: Any) -> int:
-    """Number of plans."""
+    """Return the number of plans."""
     return len(hub.explain(model, *inputs, options=OPTIONS))
 
 

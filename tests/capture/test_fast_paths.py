@@ -16,7 +16,7 @@ OPAQUE = "_transformer_encoder_layer_fwd"
 def compiled_operators(
     layer: nn.Module, *inputs: Any, **keywords: Any
 ) -> tuple[tuple[str, ...], torch.Tensor, torch.Tensor]:
-    """Gives a plan's operators, the compiled result and eager's."""
+    """Return a plan's operators, the compiled result and eager's."""
     compiled: Any = torch.compile(layer, backend="hub", options={"backends": [], "tune": "off"})
     with torch.no_grad():
         got, wanted = compiled(*inputs, **keywords), layer(*inputs, **keywords)

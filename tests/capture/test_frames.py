@@ -1,4 +1,4 @@
-"""Recurrent modules are captured for the hub, and for nobody else."""
+"""Recurrent modules are captured for the hub, and for no other backend."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Cells(nn.Module):
 
 
 def operators(compiled: Any) -> list[str]:
-    """Operators of every captured graph."""
+    """Return the operators of every captured graph."""
     return [name for plan in hub.plans(compiled) for cluster in plan.clusters for name in cluster.operators]
 
 

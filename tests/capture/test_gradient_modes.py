@@ -12,19 +12,19 @@ import hub
 
 
 def leaves_off(x: torch.Tensor) -> torch.Tensor:
-    """Return twice the values, and leave gradients off."""
+    """Return twice the values, and turn gradients off."""
     torch.set_grad_enabled(False)
     return x * 2
 
 
 def leaves_on(x: torch.Tensor) -> torch.Tensor:
-    """Return twice the values, and leave gradients on."""
+    """Return twice the values, and turn gradients on."""
     torch.set_grad_enabled(True)
     return x * 2
 
 
 def puts_back(x: torch.Tensor) -> torch.Tensor:
-    """Return values that were computed in both modes, in the mode of before."""
+    """Return values that were computed in both modes, and restore the previous mode."""
     with torch.no_grad():
         y = x * 2
     with torch.enable_grad():

@@ -18,7 +18,7 @@ every_backend = pytest.mark.parametrize("backend", registry().available())
 
 
 def compiled(function: Any, backend: str) -> Any:
-    """Compiles a function or module for one backend, without measuring."""
+    """Compile a function or module for one backend, without measuring."""
     return torch.compile(function, backend="hub", options={"backends": (backend,), "tune": "off"})
 
 
@@ -52,7 +52,7 @@ def test_writes_reach_what_is_viewed(backend: str, function: Callable[..., Any])
 
 
 def test_writes_elsewhere_are_no_obstacle() -> None:
-    """A cast that copies, and one whose memory nobody writes, leave the program to pre-dispatch capture."""
+    """A cast that copies, and one whose memory is never written, leave the program to pre-dispatch capture."""
 
     def cast(x: torch.Tensor, y: torch.Tensor) -> Any:
         y.mul_(3)

@@ -25,7 +25,7 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Compared(fx.Interpreter):
-    """Runs a graph and notes every node that gives another dtype than it announces."""
+    """An interpreter of a graph that records every node whose dtype differs from its declared one."""
 
     def __init__(self, module: fx.GraphModule, found: list[str]) -> None:
         super().__init__(module)

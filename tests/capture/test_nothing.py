@@ -19,7 +19,7 @@ X = torch.randn(3)
 
 
 def same(x: torch.Tensor) -> torch.Tensor:
-    """No operator."""
+    """Return the input, without any operator."""
     return x
 
 
@@ -33,17 +33,17 @@ class Disabled(nn.Module):
 
 @torch.compiler.disable
 def outside(x: torch.Tensor) -> torch.Tensor:
-    """Kept out."""
+    """Add one, outside every captured graph."""
     return x + 1
 
 
 def around(x: torch.Tensor) -> torch.Tensor:
-    """Nothing but a call of what is kept out."""
+    """Call nothing but the excluded function."""
     return outside(x)
 
 
 def stopped(x: torch.Tensor) -> torch.Tensor:
-    """An operator whose result's size depends on values."""
+    """Run an operator whose result's size depends on values."""
     return x.nonzero()
 
 
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Any, Cause, str]] = {
 
 
 def ignored(program: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-    """A backend that leaves every program to eager."""
+    """Return the program's own forward: a backend that runs everything in eager."""
     return program.forward
 
 

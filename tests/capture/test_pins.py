@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def captured(function: Callable[..., Any], *shapes: tuple[int, ...], device: str = "cuda:0") -> fx.GraphModule:
-    """Gives a function of tensors on a device as a graph with fake values; needs no such device."""
+    """Return a function of tensors on a device as a graph with fake values; no such device is needed."""
     with FakeTensorMode(), torch.no_grad():
         return make_fx(lambda *inputs: pytree.tree_leaves(function(*inputs)))(
             *(torch.empty(shape, device=device) for shape in shapes)
@@ -89,6 +89,6 @@ def test_copies_between_devices_are_eagers() -> None:
 
 
 def test_a_number_on_the_cpu_may_be_read_anywhere() -> None:
-    """PyTorch's operators take them beside tensors of any device, and so may compiled ones."""
+    """PyTorch's operators take them with tensors of any device, and so may compiled ones."""
     module = captured(lambda x: x * torch.ones((), device="cpu"), (4,))
     assert pins(module, n_mutated=0, returned=()) == {}

@@ -23,7 +23,7 @@ class Function(torch.nn.Module):
 
 
 def inverse(order: torch.Tensor) -> torch.Tensor:
-    """The inverse of a permutation, written into uninitialised memory."""
+    """Return the inverse of a permutation, written into uninitialised memory."""
     result = torch.empty_like(order)
     result[order] = torch.arange(order.shape[0])
     return result

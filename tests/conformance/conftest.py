@@ -1,4 +1,4 @@
-"""A small backend that keeps every promise, unless it is told which one to break."""
+"""A small backend that keeps every promise, unless a fault says which one to break."""
 
 from __future__ import annotations
 
@@ -206,5 +206,5 @@ Toy = Callable[[str], None]
 
 @pytest.fixture
 def install_toy(install_plugin: Any) -> Toy:
-    """Gives `install(fault)`: the toy `faulty` with this fault; none for ""."""
+    """Return `install(fault)`, which installs the toy `faulty` with this fault; none for ""."""
     return lambda fault: install_plugin("faulty", TOY.format(fault=fault))

@@ -15,7 +15,7 @@ Toy = Callable[[str], None]
 
 
 def check(*arguments: str) -> tuple[int, str, str]:
-    """Runs the command; gives status, standard output and standard error."""
+    """Run the command; return status, standard output and standard error."""
     found = CliRunner().invoke(app, ["check-plugin", *arguments])
     return found.exit_code, found.stdout, found.stderr
 
@@ -59,7 +59,7 @@ def test_progress_is_shown(install_toy: Toy, monkeypatch: pytest.MonkeyPatch) ->
     ids=["backend", "check", "limit", "file"],
 )
 def test_a_mistake_is_one_message_and_exit_2(arguments: tuple[str, ...], said: str, install_toy: Toy) -> None:
-    """Wrong names and places are told before anything is examined."""
+    """Wrong names and places are reported before anything is examined."""
     install_toy("")
     status, out, err = check(*arguments)
     assert status == 2

@@ -57,7 +57,7 @@ VARIANTS = {
 
 
 def failures(score: Score) -> dict[str, str]:
-    """Gives the checks that failed, each with what was said."""
+    """Return the failed checks, each with its messages."""
     failed = [finding for finding in score.findings if finding.verdict == "failed"]
     return {
         check: "\n".join(str(finding) for finding in failed if finding.check == check)
@@ -66,7 +66,7 @@ def failures(score: Score) -> dict[str, str]:
 
 
 def test_each_check_has_a_fault_that_fails_it() -> None:
-    """No check is without a plugin that fails it; overhead is told and never failed."""
+    """No check is without a plugin that fails it; overhead is reported and never failed."""
     assert {check for check, _ in FAULTS.values()} == set(CHECKS) - {"overhead"}
 
 
@@ -91,7 +91,7 @@ def test_a_fault_fails_its_check_alone(fault: str, install_toy: Toy) -> None:
 
 
 def some_slow(faults: Iterable[str]) -> list[Any]:
-    """Gives one fault of each check, and the others for the long suites: each goes through whole examinations."""
+    """Return one fault of each check, and the others marked slow: each runs whole examinations."""
     seen: set[str] = set()
     cases: list[Any] = []
     for fault in faults:

@@ -31,7 +31,7 @@ INTERRUPTED = ("onnxruntime", "openvino", "disc")
 
 
 def steps() -> Iterator[Any]:
-    """Return every step of every backend's examination; what takes long has its turn once in `slices.SLICES` commits."""
+    """Yield every step of every backend's examination; a long step runs in one of `slices.SLICES` commits."""
     turns = count()
     for name in registry().available():
         for examination, kind in EXAMINATIONS.items():
@@ -43,7 +43,7 @@ def steps() -> Iterator[Any]:
 
 
 def is_long(backend: str, step: Step) -> bool:
-    """Return True for what `make test` has time for only by turns."""
+    """Return True if `make test` has time for the step only in turns."""
     if step.examination == "interruption":
         return backend not in INTERRUPTED
     return step.examination == "operators" or (backend in COMPILED_SLOWLY and step.examination != HANDSHAKE)
@@ -51,7 +51,7 @@ def is_long(backend: str, step: Step) -> bool:
 
 @pytest.fixture(scope="module")
 def suites() -> Iterator[dict[str, Suite]]:
-    """One suite a backend, so that its process starts once."""
+    """Return one suite per backend, so that its process starts once."""
     begun = {name: Suite(name, has_hard=HAS_HARD) for name in registry().available()}
     yield begun
     for suite in begun.values():

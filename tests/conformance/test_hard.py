@@ -15,7 +15,7 @@ from hub.testing.operators.sample import call, f, i64
 
 
 def problems(name: str, sample: Any, executable: Any) -> tuple[str, ...]:
-    """Return what is found of an executable that stands for a sample call's."""
+    """Return the problems of an executable that stands for a sample call's."""
     cluster, inputs = case_cluster(name, sample)
     return hard_problems(load_target("onnxruntime", 60.0), cluster, executable, inputs)
 
@@ -29,7 +29,7 @@ def _in_float(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
 
 
 def test_a_kernel_that_loses_nan_is_found() -> None:
-    """An executable that is right on ordinary values and makes NaN 0 is told, by the kind of value."""
+    """An executable that is right on ordinary values and makes NaN 0 is reported, by the kind of value."""
     (problem,) = problems("aten.relu.default", call(f(3, 4)), _clips)
     assert "(NaN)" in problem
 

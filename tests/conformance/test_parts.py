@@ -189,7 +189,7 @@ def test_growth_is_what_never_stops() -> None:
 
 
 def test_jobs_run_at_once_and_say_what_is_wrong() -> None:
-    """All start before any ends; exceptions of any kind are told."""
+    """All start before any ends; exceptions of any kind are reported."""
     gate = threading.Barrier(3, timeout=20)
 
     def fine() -> str:

@@ -18,7 +18,7 @@ Toy = Callable[[str], None]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Gives a folder with a test of its own that fails."""
+    """Return a folder with a test of its own that fails."""
     place = tmp_path / "theirs"
     place.mkdir()
     (place / "test_theirs.py").write_text("def test_theirs():\n    assert False\n")
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def pytest_in(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Runs pytest in a folder; gives its status and what it prints."""
+    """Run pytest in a folder; return its status and output."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-p", "hub.testing.pytest_plugin", "-p", "no:cacheprovider", *arguments],
         cwd=folder,
@@ -98,7 +98,7 @@ def test_the_score_is_written_as_json(processes: str, install_toy: Toy, folder: 
     ids=["folder", "backend"],
 )
 def test_json_that_cannot_be_written_is_a_usage_error(arguments: tuple[str, ...], said: str, folder: Path) -> None:
-    """It is told before anything is examined."""
+    """It is reported before anything is examined."""
     status, text = pytest_in(folder, *arguments)
     assert status == pytest.ExitCode.USAGE_ERROR
     assert said in text

@@ -62,7 +62,7 @@ def test_no_negative_float_is_asked_to_be_a_byte() -> None:
 
 
 def test_written_calls_are_not_converted_ones() -> None:
-    """A call that somebody wrote in the dtype does not come again, nor does any call twice."""
+    """A call that already exists in the dtype is not repeated, nor is any call."""
     for dtype in DTYPES:
         written = {str(sample) for sample in SAMPLES["aten.add.Tensor"] if is_in(sample, "values", dtype)}
         found = [str(sample) for sample in calls_in("aten.add.Tensor", "values", dtype)]

@@ -109,7 +109,7 @@ def _evaluated(source: Any, scope: dict[str, Any]) -> Any:
 
 
 def _at_place(source: Any, scope: dict[str, Any]) -> Iterator[tuple[Any, Change]]:
-    """Yield changes of what a step leads to: another value there, none."""
+    """Yield changes of what a step leads to: another value, or none."""
     base = getattr(source, "base", None)
     holder = MISSING if base is None else _found(base, scope)
     member, index = getattr(source, "member", None), getattr(source, "index", None)
@@ -364,7 +364,7 @@ def _raise(*_: Any, **__: Any) -> Any:
 
 
 def different(value: Any) -> Any:
-    """Return a value that is not this one, of its type where that is easy."""
+    """Return a value that differs from this one, of the same type if that is easy."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):

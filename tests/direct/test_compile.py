@@ -50,7 +50,7 @@ class Net(nn.Module):
 
 
 class Outer(nn.Module):
-    """Holds a compiled model."""
+    """A module that contains a compiled model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 class Method(nn.Module):
-    """Has a compiled method."""
+    """A module with a compiled method."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def compiled(model: Any) -> Any:
 
 
 def is_direct(call: Any, *args: Any, owner: Any = None, **kwargs: Any) -> bool:
-    """Make a call, and return whether it went without Dynamo. `owner` is what was compiled, where that is not `call`."""
+    """Make a call, and return whether it bypassed Dynamo. `owner` is the compiled object, if that is not `call`."""
     program = program_of(call if owner is None else owner)
     through, seen = program.compiled, []
 
@@ -107,14 +107,14 @@ def is_direct(call: Any, *args: Any, owner: Any = None, **kwargs: Any) -> bool:
 
 
 def settles(call: Any, *args: Any, owner: Any = None, **kwargs: Any) -> bool:
-    """Return whether calls of this form come to go without Dynamo within a few."""
+    """Return whether calls of this form bypass Dynamo after a few."""
     for _ in range(4):
         call(*args, **kwargs)
     return is_direct(call, *args, owner=owner, **kwargs)
 
 
 def agree(call: Callable[..., Any], model: Callable[..., Any], *inputs: torch.Tensor) -> None:
-    """Raise AssertionError unless two models give the same, on values that neither has seen together."""
+    """Raise AssertionError unless two models give the same, on values that neither has seen before."""
     for x in inputs or (X, Y):
         torch.testing.assert_close(call(x), model(x))
 
@@ -401,7 +401,7 @@ class Flagged(nn.Module):
 
 
 def test_an_attribute_of_an_ordered_dict_is_watched() -> None:
-    """Hooks lie in many OrderedDicts, whose attributes nobody reads; where a model reads one, it counts."""
+    """Hooks lie in many OrderedDicts, whose attributes are not read; if a model reads one, it counts."""
     model = Flagged().eval()
     call = compiled(model)
     with torch.no_grad():
@@ -461,7 +461,7 @@ def test_the_hub_knows_what_it_compiled() -> None:
 
 
 class Keeper(nn.Module):
-    """Keeps what it computed."""
+    """A module that keeps what it computed."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.last = x + 1
@@ -730,7 +730,7 @@ def test_what_a_class_does_with_its_subclasses_is_left_alone() -> None:
 
 
 def test_abstract_classes_keep_their_answers() -> None:
-    """The class of a compiled model is one of its own to `isinstance`, and asks nobody else's memory."""
+    """The class of a compiled model is its own to `isinstance`, which reads no other object's memory."""
 
     class Base(nn.Module, abc.ABC):
         @abc.abstractmethod

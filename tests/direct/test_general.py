@@ -1,4 +1,4 @@
-"""Calls that have Dynamo's own code do what it does beside the graph: any sizes, caches, inputs that are written to."""
+"""Calls that bypass Dynamo do what its own code does around the graph: any sizes, caches, inputs that are written to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _without_gradients() -> Any:
 
 
 def n_direct(compiled: Any, call: Callable[[], Any]) -> int:
-    """Return how many calls went without Dynamo while `call` ran."""
+    """Return how many calls bypassed Dynamo while `call` ran."""
     program = program_of(compiled)
     before = program._n_uses
     call()
@@ -52,7 +52,7 @@ class Scores(nn.Module):
         self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return scores, one row a token."""
+        """Return scores, one row per token."""
         return self.layer(self.embed(ids)) @ self.embed.weight.T
 
 
@@ -154,7 +154,7 @@ def test_a_cache_is_written_to_as_eager_does() -> None:
 def test_a_cache_of_another_class_or_kind_is_noticed() -> None:
     class Doubling(Cache):
         def update(self, row: torch.Tensor) -> torch.Tensor:
-            """Differ."""
+            """Differ from the other class."""
             return super().update(2 * row)
 
     model = Recurrent().eval()
@@ -180,7 +180,7 @@ class Writing(nn.Module):
         self.register_buffer("kept", torch.ones(3, 4))
 
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return what was written and what is kept."""
+        """Return what was written plus what is kept."""
         x.index_copy_(0, at, 2 * self.kept[:1])
         return x + self.kept
 

@@ -45,7 +45,7 @@ TABLE = {"a": 1.0, "b": [2.0, 3.0]}
 
 
 def shifted(x: torch.Tensor, by: float = 0.5, *, times: float = 2.0) -> torch.Tensor:
-    """A function of this module, with defaults."""
+    """Return shifted values; a function of this module, with defaults."""
     return (x + by) * times
 
 
@@ -72,7 +72,7 @@ class Block(nn.Module):
 
     @property
     def shift(self) -> float:
-        """A number that is read through a property."""
+        """Return a number that is read through a property."""
         return self.config.flags["inner"]["by"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Reads from everything that Python code reads from."""
+    """A module that reads from everything that Python code reads from."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,12 +137,12 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
 
 
 def in_eager(function: Any, args: Any, kwargs: Any) -> Any:
-    """Stand for Dynamo while something is changed."""
+    """Run in eager instead of Dynamo while something is changed."""
     return function(*args, **kwargs)
 
 
 def arm(compiled: Any, args: tuple[Any, ...], name: str = "") -> None:
-    """Call until calls go without Dynamo."""
+    """Call until calls bypass Dynamo."""
     program = program_of(compiled)
     for _ in range(5):
         program._to_wait = program._pause = 0
@@ -154,7 +154,7 @@ def arm(compiled: Any, args: tuple[Any, ...], name: str = "") -> None:
 
 
 def check(compiled: Any, model: Any, args: tuple[Any, ...], change: Change) -> None:
-    """Change something, call, undo, call: each answer is eager's, and after the change no call goes without Dynamo."""
+    """Change something, call, undo, call: assert eager's answers, and that no call bypasses Dynamo after the change."""
     program = program_of(compiled)
     arm(compiled, args, f"before {change.name}")
     through_dynamo, program.compiled = program.compiled, in_eager

@@ -36,7 +36,7 @@ class Other(Plain):
 
 
 def default(x: int = 1, *, y: int = 2) -> int:
-    """A function with defaults."""
+    """Return a sum of arguments that have defaults."""
     return x + y
 
 
@@ -64,7 +64,7 @@ def ordered_dict() -> tuple[dict[str, tuple[Any, ...]], Any]:
 
 
 def keyed() -> tuple[dict[str, tuple[Any, ...]], Any]:
-    """Return a dict of which two keys count, one of them missing."""
+    """Return a dict of which two keys are compared, one of them missing."""
     one = {"a": 1, "b": 2}
     return {"keyed": ((one, ("a", "absent"), (1, MISSING)),)}, one
 
@@ -304,7 +304,7 @@ def test_other_wrong_uses_raise() -> None:
 
 
 def test_attributes_of_tensors_are_seen() -> None:
-    """Anything in a tuple with an attribute is told from what has none."""
+    """Anything in a tuple with an attribute is distinguished from what has none."""
     bare: Any = type("Bare", (), {})()
     assert native.have_no_attributes((bare, 1, None, "a"))
     bare.attribute = 1

@@ -716,7 +716,7 @@ def drawing(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def with_buffer(body: Callable[..., Any]) -> Callable[[], Net]:
-    """Return what makes a model with a buffer."""
+    """Return a factory of models with a buffer."""
 
     def make() -> Net:
         model = Net(body)
@@ -733,7 +733,7 @@ def writing(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def assigning(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Give a buffer another tensor."""
+    """Assign another tensor to a buffer."""
     self.buffer = self.buffer + 1
     return self.linear(x) + self.buffer.sum()
 
@@ -804,7 +804,7 @@ def test_marked_inputs_are_left_to_dynamo() -> None:
 
 @contextlib.contextmanager
 def calling(compiled: Any, found: list[tuple[int, float]], now: Callable[[], int]) -> Iterator[None]:
-    """Have a thread call, and note what was set before each call and what came back."""
+    """Run calls in a thread, and record what was set before each call and what came back."""
     stop = threading.Event()
 
     @torch.no_grad()

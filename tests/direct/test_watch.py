@@ -25,7 +25,7 @@ def watch_of(*tensors: torch.Tensor) -> Watch:
 
 
 def square() -> nn.Parameter:
-    """Return a weight that its transpose could take the place of."""
+    """Return a square weight, whose transpose could replace it."""
     return nn.Parameter(torch.arange(9.0).reshape(3, 3))
 
 
@@ -36,7 +36,7 @@ def write(weight: nn.Parameter) -> None:
 
 
 def resize(weight: nn.Parameter) -> None:
-    """Take fewer numbers, in the memory that there is."""
+    """Resize to fewer numbers, in the same memory."""
     weight.requires_grad_(False).resize_(2, 2).requires_grad_(True)
 
 
@@ -94,7 +94,7 @@ class Two(nn.Module):
 
 
 def armed(compiled: Any, *inputs: torch.Tensor) -> None:
-    """Call until calls of each form go without Dynamo, and without a look at single weights."""
+    """Call until calls of each form bypass Dynamo, and without a check of single weights."""
     for _ in range(8):
         for x in inputs:
             compiled(x)

@@ -33,17 +33,17 @@ Told = list[tuple[str, str, bool]]
 
 @cache
 def captured() -> Graph:
-    """Gives the graph."""
+    """Return the graph."""
     return capture(Net(), (X, Y)).graph
 
 
 def good(module: Any) -> Any:
-    """Gives an executable without fault."""
+    """Return an executable without a fault."""
     return module
 
 
 def plan(first: Wrap, last: Wrap = good, **how: Any) -> tuple[Assembled, Told]:
-    """Gives a plan of two clusters, whose executables are made from their modules, and what it reports of failures."""
+    """Return a plan of two clusters, whose executables are made from their modules, and the failures that it reports."""
     graph = captured()
     names = [node.name for node in graph.nodes]
     groups = [Group("odd", tuple(names[:2])), Group("odd", tuple(names[2:]))]
@@ -61,12 +61,12 @@ def plan(first: Wrap, last: Wrap = good, **how: Any) -> tuple[Assembled, Told]:
 
 
 def given() -> tuple[torch.Tensor, torch.Tensor]:
-    """Gives inputs that a test may lose."""
+    """Return inputs that a test may overwrite."""
     return X.clone(), Y.clone()
 
 
 def raising(error: BaseException, *, writes: bool, after: int = 0) -> Wrap:
-    """Gives what makes an executable that raises, and perhaps writes to its first input before, after some good calls."""
+    """Return a factory of executables that raise after some good calls, and may write to the first input before."""
 
     def wrap(module: Any) -> Callable[..., Any]:
         n_calls = 0
@@ -86,7 +86,7 @@ def raising(error: BaseException, *, writes: bool, after: int = 0) -> Wrap:
 
 
 def is_right(outputs: tuple[Any, ...]) -> bool:
-    """True where the result is eager's."""
+    """Return True if the result is eager's."""
     return torch.equal(outputs[0], Net()(X, Y))
 
 
@@ -149,7 +149,7 @@ def test_inference_mode_counts_nothing(wrap: Wrap) -> None:
 
 @pytest.mark.parametrize("place", ["c0", "c1"])
 def test_tensors_of_inference_mode_may_come_from_outside(place: str) -> None:
-    """They cost no executable its place, and one that fails on them is told as ever."""
+    """They cost no executable its place, and one that fails on them is reported as usual."""
     assembled, told = plan(good)
     with torch.inference_mode():
         inputs = given()
@@ -166,14 +166,14 @@ def test_tensors_of_inference_mode_may_come_from_outside(place: str) -> None:
 
 @pytest.fixture
 def recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has calls take place while a stream is being recorded."""
+    """Make calls run as if a stream were being recorded."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
 
 
 @pytest.mark.usefixtures("recording")
 def test_what_no_recording_may_hold_is_no_fault() -> None:
-    """The recording ends, and nobody is put away."""
+    """The recording ends, and no backend is disabled."""
     assembled, told = plan(raising(RuntimeError("operation not permitted when stream is capturing"), writes=False))
     with pytest.raises(RuntimeError, match="not permitted"):
         assembled.run(given())

@@ -67,7 +67,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def stretchy(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Callable[..., Path]:
-    """Installs the plugin, wrong at one size; gives the file to which it writes the sizes that it was called with."""
+    """Return a function that installs the plugin, wrong at one size, and returns the file in which it logs call sizes."""
 
     def place(fault: str = "outputs[0].view(-1)[0] += 0.01") -> Path:
         diary = tmp_path / "diary"
@@ -78,13 +78,13 @@ def stretchy(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Call
 
 
 def compiled(model: nn.Module, **options: Any) -> Any:
-    """Compiles a model for the plugin in this process, for all sizes."""
+    """Compile a model for the plugin in this process, for all sizes."""
     given = {"tune": "off", "backends": ["stretchy"], "isolate": False, **options}
     return torch.compile(model, backend="hub", dynamic=True, options=given)
 
 
 def call(model: nn.Module, run: Any, rows: int) -> None:
-    """Calls the compiled model once; raises AssertionError unless it gives eager's very bits."""
+    """Call the compiled model once; raise AssertionError unless the result has eager's exact bits."""
     x = torch.randn(rows, 8)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", HubWarning)
@@ -123,7 +123,7 @@ def test_strict_models_raise(stretchy: Callable[..., Path]) -> None:
 
 
 def runs_in_eager(model: nn.Module, run: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """True where a call of the compiled model also runs the program in eager, for comparison."""
+    """Return True if a call of the compiled model also runs the program in eager, for comparison."""
     seen: list[int] = []
     with monkeypatch.context() as patch:
         real = new_sizes.Reference
@@ -157,7 +157,7 @@ def test_trust_is_earned(stretchy: Callable[..., Path], monkeypatch: pytest.Monk
 
 
 def served(model: nn.Module) -> Any:
-    """Return the model, called once, for all sizes, after all that is verified beside it."""
+    """Return the model for all sizes, called once, after all verification in the background is done."""
     run = compiled(model, isolate=True, background=True, start="wait")
     call(model, run, 5)
     assert hub.wait(run, WAIT_S)

@@ -21,7 +21,7 @@ from hub.plugin.graph import Graph
 
 
 class Played:
-    """Records a run by keeping it, and replays it into the outputs of the recorded one, as a GPU does."""
+    """A recorder that keeps a run, and replays it into the outputs of the recorded one, as a GPU does."""
 
     def __init__(self) -> None:
         self.recorded = 0
@@ -55,7 +55,7 @@ def recorded() -> tuple[Recorded, Played, list[BaseException]]:
 
 
 def call(run: Callable[..., Any], weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Runs a call on new values, and asserts that it gives what the plan gives."""
+    """Run a call on new values, and assert that it returns what the plan returns."""
     value = torch.randn(3)
     found = run((value, weight))
     assert all(map(torch.equal, found, scaled((value, weight))))
@@ -100,7 +100,7 @@ def test_weights_are_read_where_they_lie() -> None:
 
 
 def test_what_cannot_be_recorded_runs_as_before() -> None:
-    """It is tried once, and told once."""
+    """It is tried once, and reported once."""
     run, player, told = recorded()
     player.refuses = True
     weight = torch.randn(3)
@@ -177,7 +177,7 @@ def test_shadow_mode_comes_first() -> None:
 
 
 class Cuda:
-    """Stands in for what PyTorch records with: notes what is current while a plan runs."""
+    """A substitute for PyTorch's recording: it stores what is current while a plan runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device = torch.device("cuda:0")
@@ -211,7 +211,7 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """Gives a device that is not there."""
+    """Return a device that does not exist."""
     return Cuda(monkeypatch)
 
 

@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 @pytest.fixture
 def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
-    """Gives what is recorded from now on."""
+    """Return everything that is recorded from here on."""
     found: list[Recording] = []
     record = CudaRecorder.record
 
@@ -51,20 +51,20 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
 
 
 def compiled_block(backends: tuple[str, ...]) -> tuple[Block, Any]:
-    """Gives a block on the GPU, and through the hub."""
+    """Return a block on the GPU, in eager and through the hub."""
     model = Block().eval().to(DEVICE)
     options = {**OPTIONS, **({"backends": backends} if backends else {})}
     return model, torch.compile(model, backend="hub", options=options)
 
 
 def assert_right(found: Any, wanted: Any) -> None:
-    """Asserts that results are eager's."""
+    """Assert that results are eager's."""
     for mine, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def new() -> torch.Tensor:
-    """Gives an input."""
+    """Return an input."""
     return torch.randn(3, 17, 64, device=DEVICE)
 
 

@@ -18,14 +18,14 @@ BOUND_S = 10.0
 
 
 class Clock:
-    """Stands for the clock: each run says how long it took."""
+    """A substitute for the clock: each run sets how long it took."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(sized.time, "perf_counter", lambda: self.now)
 
     def run(self, name: str, seconds: float | Callable[[Any], float]) -> Run:
-        """Return a run that takes so long, and gives its name."""
+        """Return a run that takes so many seconds and returns its name."""
 
         def run(args: Sequence[Any]) -> tuple[Any, ...]:
             self.now += seconds(args[0]) if callable(seconds) else seconds
@@ -61,7 +61,7 @@ class Model:
         self.call = Sized(general, (0,), 0.0, began, self.told.append)
 
     def calls(self, size: int, times: int) -> list[str]:
-        """Call so often, and return by which run each call went. Waits for what is begun."""
+        """Call so often, and return which run answered each call. Wait for what has begun."""
         names: list[str] = []
         for _ in range(times):
             names.append(self.call((size,))[0])
@@ -73,7 +73,7 @@ class Model:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that only runs move."""
+    """Return a clock that only runs advance."""
     return Clock(monkeypatch)
 
 

@@ -32,7 +32,7 @@ torch.set_num_threads(2)
 
 
 def run(code: str, *arguments: str) -> None:
-    """Runs code after the head in a new process, which has to end well and to say nothing."""
+    """Run code after the head in a new process, which must exit with 0 and print nothing."""
     command = [sys.executable, "-c", HEAD + code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -55,7 +55,7 @@ assert has_ended()
 
 
 def test_one_thread_needs_nothing() -> None:
-    """With one thread nobody spins, and no team is made."""
+    """With one thread, no thread busy-waits, and no team is made."""
     run("torch.set_num_threads(1); holder = Calm(); assert not is_held_back()")
 
 

@@ -26,7 +26,7 @@ def source(*shape: int, dtype: str = "f32") -> Source:
 
 
 def groups(*outputs: Tensor) -> list[Group]:
-    """Gives the stages of some tensors, all of which are loops."""
+    """Return the stages of some tensors, all of which are loops."""
     stages = scheduled(outputs).stages
     assert all(isinstance(stage, Group) for stage in stages)
     return [stage for stage in stages if isinstance(stage, Group)]
@@ -68,7 +68,7 @@ def test_another_reduction_is_another_nest() -> None:
 
 
 def test_a_transposed_reader_is_another_nest() -> None:
-    """What reads another element than the one at hand waits until all are in memory."""
+    """What reads an element other than the current one waits until all are in memory."""
     first = doubled(source(8, 8))
     result = pointwise("add", first, permuted(first, (1, 0)))
     stages = groups(result)
@@ -77,7 +77,7 @@ def test_a_transposed_reader_is_another_nest() -> None:
 
 
 def test_a_reader_in_another_order_of_dims_runs_along() -> None:
-    """What reads the element at hand runs in the same loops, whatever the order of its own dims."""
+    """What reads the current element runs in the same loops, regardless of the order of its own dims."""
     first = doubled(source(8, 4, 16))
     result = doubled(permuted(first, (1, 0, 2)))
     (group,) = groups(first, result)

@@ -22,7 +22,7 @@ def source(*shape: int) -> Source:
 
 
 def joined_of(*widths: int, dim: int = 1) -> Join:
-    """Gives tensors of some widths side by side."""
+    """Return tensors of some widths joined along a dim."""
     result = joined([source(*(width if place == dim else 4 for place in range(2))) for width in widths], dim)
     assert isinstance(result, Join)
     return result

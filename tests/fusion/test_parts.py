@@ -20,7 +20,7 @@ def total(source: Tensor, *dims: int) -> Reduce:
 
 
 def reductions(*outputs: Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Gives what is reduced to what in a program that threads share."""
+    """Return the shapes before and after each reduction in a program that threads share."""
     order = in_order(simplified(outputs, in_order(outputs), threads=THREADS))
     return [(each.source.shape, each.shape) for each in order if isinstance(each, Reduce)]
 
@@ -52,7 +52,7 @@ def test_half_precision_is_not_rounded_twice() -> None:
 
 
 def test_what_is_read_elsewhere_is_not_computed_twice() -> None:
-    """An exp that is a result, too, keeps its sum beside it; a product of two reads does not."""
+    """An exp that is also a result keeps its sum with it; a product of two reads does not."""
     x = Source((256, 1024), "f32", "x")
     for function, is_cut in (("exp", False), ("mul", True)):
         each = pointwise(function, x) if function == "exp" else pointwise(function, x, x)

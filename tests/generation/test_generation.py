@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def generated(model: Any, name: str, **how: Any) -> torch.Tensor:
-    """Return the tokens that a model chooses."""
+    """Return the tokens that a model generates."""
     how = {"do_sample": False, "max_new_tokens": TOKENS, **how}
     return model.generate(**prompt(name), **how)
 

@@ -1,8 +1,8 @@
-"""The user's process: runs models through the hub with the hostile plugin installed, and writes down what became of it.
+"""The user's process: runs models through the hub with the hostile plugin installed, and records the outcome.
 
 `python driver.py TASK.json`: a list of cases, each answered by a line of JSON in the file that the task names. It judges
-nothing: only facts go to the test. One case after the other, so that a process that dies is known to have died in the last
-one that it began.
+nothing: it passes only facts to the test. Cases run one after the other, so that a process that dies is known to have died
+in the last one that it began.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from hub.errors import HubError
 IDS, IMAGE = (2, 16), (2, 3, 32, 32)
 LEAKED = "hostile-leak"
 DIRTY = 3
-"""Exit status of a process that is not what it was and leaves the remaining cases to a new one."""
+"""Exit status of a process whose state has changed; a new process runs the remaining cases."""
 
 
 def bert() -> tuple[nn.Module, Sequence[Any], Sequence[Any]]:
-    """BERT of two layers, with the inputs of two calls: the second one has padding and rare tokens."""
+    """Return BERT of two layers, with the inputs of two calls: the second one has padding and rare tokens."""
     from transformers import BertConfig, BertModel
 
     config: Any = BertConfig(
@@ -52,7 +52,7 @@ def bert() -> tuple[nn.Module, Sequence[Any], Sequence[Any]]:
 
 
 def resnet() -> tuple[nn.Module, Sequence[Any], Sequence[Any]]:
-    """ResNet of basic blocks, with the inputs of two calls: the second one is of other values than any photograph."""
+    """Return ResNet of basic blocks, with the inputs of two calls: the second one has values unlike any photograph's."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config: Any = ResNetConfig(
@@ -70,12 +70,12 @@ MODELS: Mapping[str, Callable[[], tuple[nn.Module, Sequence[Any], Sequence[Any]]
 
 
 def digest(data: Any) -> str:
-    """Gives a short name for bytes."""
+    """Return a short digest of bytes."""
     return hashlib.sha256(bytes(data)).hexdigest()[:12]
 
 
 def surroundings() -> dict[str, Any]:
-    """Gives what of this process a plugin could change, by name."""
+    """Return the state of this process that a plugin could change, by name."""
     return {
         "environment": sorted(os.environ.items()),
         "default dtype": str(torch.get_default_dtype()),
@@ -101,7 +101,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def open_files() -> Iterable[str]:
-    """Gives what this process has open."""
+    """Yield the files that this process has open."""
     for entry in Path("/proc/self/fd").iterdir():
         try:
             yield str(entry.readlink())
@@ -110,7 +110,7 @@ def open_files() -> Iterable[str]:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Says what is other than before."""
+    """Return what differs from before."""
     return [_change(name, before[name], after[name]) for name in before if before[name] != after[name]]
 
 
@@ -125,7 +125,7 @@ def _change(name: str, before: Any, after: Any) -> str:
 
 
 class Subject:
-    """A model with its inputs, and what eager gives for them."""
+    """A model with its inputs, and eager's results for them."""
 
     def __init__(self, name: str) -> None:
         torch.manual_seed(0)
@@ -136,11 +136,11 @@ class Subject:
         self.weights = self.weights_digest()
 
     def weights_digest(self) -> str:
-        """Gives a digest of every parameter and buffer."""
+        """Return a digest of every parameter and buffer."""
         return digest(b"".join(value.detach().numpy().tobytes() for value in self.model.state_dict().values()))
 
     def difference(self, results: Any, which: int) -> str:
-        """Says in what a result differs from eager's; "" for nothing."""
+        """Return how a result differs from eager's; "" if it does not."""
         leaves = pytree.tree_leaves(results)
         expected = self.expected[which]
         if len(leaves) != len(expected):
@@ -157,7 +157,7 @@ class Subject:
         return ""
 
     def harm(self) -> list[str]:
-        """Says what belongs to the user and is other than it was; makes the inputs good again."""
+        """Return which of the user's tensors have changed, and restore the inputs."""
         same = pytree.tree_map(torch.equal, self.inputs, self.kept)
         harmed = [] if all(pytree.tree_leaves(same)) else ["inputs"]
         self.inputs = pytree.tree_map(torch.clone, self.kept)
@@ -165,9 +165,9 @@ class Subject:
 
 
 def run(subject: Subject, case: Mapping[str, Any]) -> dict[str, Any]:
-    """Compiles the model and calls it some times with two sets of inputs; gives what was seen."""
+    """Compile the model and call it several times with two sets of inputs; return the observations."""
     torch._dynamo.reset()
-    gc.collect()  # else plans of the case before are found by the model's weights
+    gc.collect()  # else plans of the previous case are found by the model's weights
     compiled = torch.compile(subject.model, backend="hub", options=case["options"])
     wrong: list[str] = []
     first: Any = None
@@ -199,7 +199,7 @@ def run(subject: Subject, case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(subject: Subject, case: Mapping[str, Any], orders: Path) -> dict[str, Any]:
-    """Gives the facts of one case: of a first compilation, and of a second one in the same process."""
+    """Return the facts of one case: of a first compilation, and of a second one in the same process."""
     journal = Path(case["orders"]["journal"])
     orders.write_text(json.dumps({**case["orders"], "user": os.getpid()}))
     random.seed(5)
@@ -217,7 +217,7 @@ def answer(subject: Subject, case: Mapping[str, Any], orders: Path) -> dict[str,
 
 
 def serve(task: Mapping[str, Any]) -> None:
-    """Answers the task's cases in order."""
+    """Run the task's cases in order."""
     results = Path(task["results"])
     orders = Path(task["plugin_orders"])
 
@@ -231,12 +231,12 @@ def serve(task: Mapping[str, Any]) -> None:
         write(begin=number)
         try:
             facts = answer(subjects[case["model"]], case, orders)
-        except BaseException as error:  # noqa: BLE001 - whatever reaches the user here is what the test is about
+        except BaseException as error:  # noqa: BLE001 - any exception that reaches the user here is what the test is about
             subjects[case["model"]].harm()
             facts = {"raised": f"{type(error).__name__}: {_text(error)}"}
         write(number=number, facts=facts)
         if facts.get("raised") or facts.get("changed"):
-            sys.exit(DIRTY)  # what comes next would suffer from it
+            sys.exit(DIRTY)  # the next case would suffer from it
     write(done=True)
 
 
@@ -248,7 +248,7 @@ def _text(error: BaseException) -> str:
 
 
 def warm_up() -> None:
-    """Compiles something without the hub: what PyTorch itself changes when it first compiles is not the hub's doing."""
+    """Compile something without the hub: what PyTorch itself changes on a first compilation is not the hub's doing."""
     with torch.no_grad():
         torch.compile(nn.Linear(2, 2), backend="aot_eager")(torch.ones(1, 2))
     importlib.import_module("hub.frontend.dynamo")

@@ -1,6 +1,6 @@
-"""What the hostile plugin can be told to do, and what the report must say about each fault.
+"""The faults of the hostile plugin, and what the report must say about each.
 
-A fault's name is a step and what goes wrong there; `hub_hostile.py` does it.
+A fault's name is a step and what goes wrong there; `hub_hostile.py` implements it.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from typing import Any
 
 STEPS = ("import", "register", "create", "probe", "support", "estimate", "compile", "save", "load", "run")
 BEFORE_PLANNING = ("import", "register", "create", "probe")
-"""Steps that happen once a process, so that each such fault has a process of its own."""
+"""Steps that happen once per process, so that each such fault has a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault, and what is promised about it beyond a right answer and an unharmed process."""
+    """One fault, and its promises beyond a right answer and an unharmed process."""
 
     name: str
     says: str
-    """Regular expression that a message of the report about the plugin must match; "" where there is nothing to report."""
+    """Regular expression that a message of the report about the plugin must match; "" if there is nothing to report."""
     is_refused: bool = True
-    """True where the plugin must not run anything in the end; False where the hub can mend what it did."""
+    """True if the plugin must not run anything in the end; False if the hub can fix what it did."""
     is_remembered: bool = False
-    """True where later compilations and processes must not try the candidate again."""
+    """True if later compilations and processes must not try the candidate again."""
     calls: int = 3
-    """Calls of the compiled model after which the fault has shown."""
+    """Calls of the compiled model after which the fault has appeared."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options that the user must have given for the promise to hold."""
     limit_s: float = 20.0
-    """`compile_limit_s`."""
+    """The option `compile_limit_s`."""
     tunes: tuple[str, ...] = ("off", "fast")
     models: tuple[str, ...] = ("bert", "resnet")
     saves: bool | None = None
-    """True or False where the plugin must, or must not, be one whose executables can be saved."""
+    """Whether the plugin's executables must be saveable (True) or must not be (False); None if either will do."""
 
     @property
     def step(self) -> str:
-        """Where it goes wrong."""
+        """Return the step at which it goes wrong."""
         return self.name.partition("_")[0]
 
     @property
     def act(self) -> str:
-        """What goes wrong."""
+        """Return what goes wrong."""
         return self.name.partition("_")[2]
 
 
@@ -91,10 +91,10 @@ GENERAL: Mapping[str, str] = {
     "changes_streams": "the standard streams",
     "changes_everything": "the environment",
 }
-"""For what can go wrong in the same way at every step: what is said."""
+"""The message for what can go wrong in the same way at every step."""
 SLOW_ACTS = ("hang", "spin")
 MENDED = tuple(act for act in GENERAL if act.startswith("changes_"))
-"""What the hub may undo, and use the plugin all the same."""
+"""Acts that the hub may undo, and use the plugin all the same."""
 EXCEPTIONS = tuple(GENERAL)[:11]
 LEFT = ("forks", "leaves_child", "daemonizes", "leaks_threads", "leaks_descriptors")
 CRASHES = ("segfault", "abort", "exit", "kill", "overflow")
@@ -122,7 +122,7 @@ def _wrong(act: str, says: str, **promises: Any) -> Fault:
 
 
 def _later(act: str, says: str, **promises: Any) -> Fault:
-    """Gives a fault of an executable that was good while it was tried."""
+    """Return a fault of an executable that was good while it was verified."""
     return Fault(f"run_later_{act}", says, **{"is_remembered": True, "calls": 100, "tunes": ("off",), **promises})
 
 
@@ -155,14 +155,14 @@ ALL: tuple[Fault, ...] = (
     Fault("estimate_lie", "gave a Lie, no Cost", is_refused=False),
     *_general("compile", EXCEPTIONS),
     *_general("compile", ("hang", "spin", *CRASHES, "memory", "prints", "writes", "garbage", "closes", *CHANGES)),
-    # What can be saved is compiled in a worker only, and what it leaves there ends with the worker.
+    # A saveable executable is compiled only in a worker, and what it leaves there ends with the worker.
     *_general("compile", LEFT, saves=False, is_refused=True, is_remembered=True),
     Fault("compile_junk", "gave a int, nothing callable", is_remembered=True),
     Fault("compile_none", "gave a NoneType, nothing callable", is_remembered=True),
     Fault("compile_mutates", "changed the program that it was given", is_remembered=True),
     Fault("compile_writes_weights", "wrote to the weight", is_remembered=True),
     *_general("save", ("raise", "system_exit", "hang", "segfault", "exit", "writes"), saves=True, is_refused=False),
-    # An executable may need no files: what is wrong is that it cannot be loaded from none.
+    # An executable may need no files: the error is that it cannot be loaded from none.
     Fault("save_nothing", r"could not be saved, .*load failed", saves=True, is_refused=False),
     Fault("save_outside", "outside the folder that it was given", saves=True, is_refused=False),
     Fault("save_symlink", "is a link", saves=True, is_refused=False),
@@ -185,7 +185,7 @@ ALL: tuple[Fault, ...] = (
     _wrong("wrong_element", "expected"),
     _wrong("wrong_for_others", "expected"),
     _wrong("wrong_out_of_range", "expected"),
-    # Whole numbers that index are only tried where eager takes them, so there is no such thing for BERT's.
+    # Integers that index are tried only if eager accepts them, so there is no such fault for BERT's.
     _wrong("wrong_for_large", "expected", models=("resnet",)),
     _wrong("wrong_unstable", "expected"),
     _wrong("nan", "expected"),
@@ -193,7 +193,7 @@ ALL: tuple[Fault, ...] = (
     _wrong("wrong_rank", "has shape .* expected"),
     _wrong("wrong_dtype", "has dtype .* expected"),
     _wrong("wrong_device", "has device .* expected"),
-    # No wrong result: outputs that lie otherwise in memory than eager's are laid out as eager's, which is part of its time.
+    # No wrong result: outputs with other strides than eager's are copied to eager's layout, which is part of its time.
     _wrong("wrong_order", "", is_refused=False, is_remembered=False),
     _wrong("too_few", r"\d+ outputs?, \d+ expected"),
     _wrong("too_many", r"\d+ outputs?, \d+ expected"),
@@ -207,7 +207,7 @@ ALL: tuple[Fault, ...] = (
     _later("system_exit", "SystemExit"),
     _later("keyboard_interrupt", "KeyboardInterrupt"),
     _later("mute_exception", "Mute"),
-    # A lack of memory may be anybody's: such a call runs in eager, and the next one asks the plugin again.
+    # Any process may cause a lack of memory: such a call runs in eager, and the next one calls the plugin again.
     _later("memory_error", "MemoryError", is_remembered=False),
     _later("wrong_value", "expected", options={"shadow": 1.0}),
     _later("nan", "nan.*expected|expected.*nan|NaN", options={"shadow": 1.0}),

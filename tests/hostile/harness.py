@@ -1,4 +1,4 @@
-"""Runs cases in processes of their own, whatever becomes of those, and says what is wrong with what it saw."""
+"""Cases run in processes of their own, even if those die, and a judgement of what was observed."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ CASE_LIMIT_S = 300.0
 END_LIMIT_S = 20.0
 """Seconds that a process may take to end after its last case."""
 GRACE_S = 5.0
-"""Seconds after which nothing that a process started may be left of it."""
+"""Seconds after which no process that a case started may be left."""
 MEMORY_LIMIT_GB = 1.5
 OUTPUT_LIMIT_MB = 32
 BUDGET_S = 6.0
-"""For measuring: more than the limit of faults that hang, so that they are stopped by that."""
+"""Budget for measuring: more than the limit of faults that hang, so that the limit stops them."""
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Case:
-    """One fault in one model under one way of planning."""
+    """One fault in one model under one tuning mode."""
 
     fault: Fault
     model: str
     tune: str
     saves: bool = False
     backends: tuple[str, ...] = ("hostile",)
-    """The only ones that may bid; where plans are measured a decent one competes, else there would be no choice."""
+    """The only backends that may bid; if plans are measured, a decent one competes, else there would be no choice."""
     again: bool = True
-    """True where the model is compiled a second time in the same process."""
+    """True if the model is compiled a second time in the same process."""
 
     def __str__(self) -> str:
         return f"{self.fault.name} in {self.model}, tune={self.tune}{', saving' if self.saves else ''}"
@@ -51,21 +51,21 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What became of one case."""
+    """The outcome of one case."""
 
     case: Case
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the user's process saw; empty where it did not survive."""
+    """What the user's process observed; empty if it did not survive."""
     ending: str = ""
-    """How the process ended before the case did; "" where it did not."""
+    """How the process ended before the case did; "" if it did not."""
     user: int = 0
-    """Number of the user's process."""
+    """Process id of the user's process."""
     left: list[str] = field(default_factory=list)
-    """Processes that were left running when the user's had ended."""
+    """Processes that were still running after the user's had ended."""
 
 
 def cases_of(faults: Iterable[Fault], model: str, tune: str, *, saves: bool = False, **how: Any) -> list[Case]:
-    """Gives a case for each fault that there is for this model and way of planning."""
+    """Return a case for each fault that exists for this model and tuning mode."""
     fitting = (fault for fault in faults if model in fault.models and tune in fault.tunes)
     return [Case(fault, model, tune, saves, **how) for fault in fitting if fault.saves in (None, saves)]
 
@@ -73,10 +73,10 @@ def cases_of(faults: Iterable[Fault], model: str, tune: str, *, saves: bool = Fa
 def run_cases(
     cases: Sequence[Case], folder: Path, install: Callable[[str, str], None] | None, cache: Path | None = None
 ) -> list[Outcome]:
-    """Runs cases in as few processes as survive them. `folder` is the test's own, as `install_plugin` has it.
+    """Run cases in as few processes as survive them. `folder` is the test's own, as `install_plugin` uses it.
 
-    Each case has a cache of its own; those in the folder `cache`, where given, serve later processes too. `install` is None
-    where the plugin has been installed already.
+    Each case has a cache of its own; those in the folder `cache`, if given, serve later processes too. `install` is None if
+    the plugin is already installed.
     """
     if install is not None:
         for name in PLUGINS:
@@ -84,14 +84,14 @@ def run_cases(
     outcomes: list[Outcome] = []
     while len(outcomes) < len(cases):
         batch = cases[len(outcomes) :]
-        # A plugin says only once a process whether its executables can be saved.
+        # A plugin declares only once per process whether its executables can be saved.
         batch = batch[: next((n for n, case in enumerate(batch) if case.saves != batch[0].saves), len(batch))]
         outcomes += _Process(batch, folder, len(outcomes), cache).outcomes()
     return outcomes
 
 
 class _Process:
-    """One user's process and the cases that it got through, the one that ended it included."""
+    """One user's process and the cases that it ran, including the one that ended it."""
 
     def __init__(self, cases: Sequence[Case], folder: Path, start: int, cache: Path | None) -> None:
         self.cases = cases
@@ -124,7 +124,7 @@ class _Process:
         self._find_left(found)
         for path in self.folder.rglob("*"):
             if path.is_file() and path.stat().st_blocks * 512 > 1 << 24:
-                path.unlink()  # pytest keeps folders
+                path.unlink()  # pytest keeps the folders
         return found
 
     def _task(self, number: int, case: Case) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class _Process:
         return {**kept, **more}
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str:
-        """Waits for the process to end; ends it where a case takes too long. Gives how it ended, "" for as it should."""
+        """Wait for the process to end; kill it if a case takes too long. Return how it ended, "" for a normal end."""
         size, since = 0, time.monotonic()
         while process.poll() is None:
             time.sleep(_POLL_S)
@@ -186,7 +186,7 @@ class _Process:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
     def _read(self, ending: str, process: subprocess.Popen[bytes]) -> list[Outcome]:
-        """Gives the outcomes so far, at least one."""
+        """Return the outcomes so far, at least one."""
         lines = [json.loads(line) for line in self.results.read_text().splitlines()]
         if strangers := {line["pid"] for line in lines} - {process.pid}:
             ending = f"processes {strangers} went on as the user's"
@@ -203,7 +203,7 @@ class _Process:
         return "".join(f"\n      {line[:200]}" for line in lines)
 
     def _find_left(self, found: Sequence[Outcome]) -> None:
-        """Adds, to each outcome, the processes of its journal that still run; ends them."""
+        """Add to each outcome the processes of its journal that still run, and kill them."""
         journals = {number: self.folder / f"journal{number}.txt" for number in range(len(found))}
         noted = {number: read_journal(path) for number, path in journals.items()}
         deadline = time.monotonic() + GRACE_S
@@ -217,7 +217,7 @@ class _Process:
 
 
 def read_journal(path: Path) -> list[tuple[str, int]]:
-    """Gives the steps of a journal with the processes that took them, each once."""
+    """Return the steps of a journal with the processes that took them, each once."""
     if not path.exists():
         return []
     lines = (line.split() for line in path.read_text().splitlines())
@@ -225,7 +225,7 @@ def read_journal(path: Path) -> list[tuple[str, int]]:
 
 
 def is_running(pid: int) -> bool:
-    """True for a process that is there and no zombie."""
+    """Return True for a process that exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -233,7 +233,7 @@ def is_running(pid: int) -> bool:
 
 
 def kill_tree(pid: int) -> None:
-    """Ends a process and all its descendants."""
+    """Kill a process and all its descendants."""
     for found in (*_descendants(pid), pid):
         try:
             os.kill(found, signal.SIGKILL)
@@ -258,12 +258,12 @@ AGAIN = "second compilation"
 
 
 def problems(outcomes: Iterable[Outcome]) -> list[str]:
-    """Gives what is not as promised, a line each, with the case."""
+    """Return every broken promise, one per line, with its case."""
     return [f"{outcome.case}: {text}" for outcome in outcomes for text in problems_of(outcome)]
 
 
 def problems_of(outcome: Outcome) -> Iterator[str]:
-    """Gives what is not as promised in one case."""
+    """Yield every broken promise of one case."""
     if outcome.ending:
         yield f"the user's process did not survive: {outcome.ending}"
     yield from (f"left running: {text}" for text in outcome.left)
@@ -282,7 +282,7 @@ def _problems_of_run(outcome: Outcome, facts: dict[str, Any], which: str) -> Ite
     for key in ("wrong", "changed", "harmed"):
         yield from (f"{which}: {key}: {text}" for text in facts[key])
     if fault.step == "probe" and "probe" not in {step for step, _ in _steps(facts["journal"])}:
-        return  # nobody was asked, so nothing went wrong: only lists of backends ask
+        return  # no backend was probed, so nothing went wrong: only listing backends probes
     is_later = fault.act.startswith("later_")
     is_spared = not fault.is_refused and fault.step not in {step for step, _ in _steps(facts["journal"])}
     if which == AGAIN and not fault.is_remembered and (is_later or is_spared):
@@ -298,21 +298,21 @@ def _problems_of_run(outcome: Outcome, facts: dict[str, Any], which: str) -> Ite
 
 
 MUST_BE_HERE = ("register", "create", "import")
-"""Steps that the user's process goes through as well, once a child process has survived them, unless they failed there."""
+"""Steps that also run in the user's process, after a child process has survived them, unless they failed there."""
 
 
 def is_named(fault: Fault, events: Iterable[dict[str, Any]]) -> bool:
-    """True where an event about the plugin says what happened."""
+    """Return True if an event about the plugin says what happened."""
     return any(is_said(fault, event["message"]) for event in events if event["backend"] == "hostile")
 
 
 def is_said(fault: Fault, text: str) -> bool:
-    """True where a text says what happened."""
+    """Return True if a text says what happened."""
     return re.search(fault.says, text, flags=re.IGNORECASE) is not None
 
 
 def tried_again(outcome: Outcome, facts: dict[str, Any], which: str) -> Iterator[str]:
-    """Gives a line where a candidate that failed was tried again."""
+    """Yield a line if a candidate that failed was tried again."""
     again = {step for step, _ in _steps(facts["journal"])}
     if outcome.case.fault.is_remembered and outcome.case.fault.step in again:
         yield f"{which}: {outcome.case.fault.step} was tried again"

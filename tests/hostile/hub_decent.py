@@ -5,12 +5,12 @@ from hub import Backend, BackendInfo, Support, hookimpl
 
 @hookimpl
 def hub_backends():
-    """Registers the backend."""
+    """Register the backend."""
     return [BackendInfo(name="decent", factory="hub_decent:Decent", summary="", dtypes=("float32", "int64", "bool"))]
 
 
 class Decent(Backend):
-    """Takes everything."""
+    """A backend that supports everything."""
 
     def supports(self, node):
         return Support(accepted=True)

@@ -1,11 +1,11 @@
-"""A plugin that hurts whoever uses it, in a way that it is told: one backend, a hundred faults.
+"""A plugin that harms its user in a selected way: one backend, a hundred faults.
 
-Its backend takes every node and computes with PyTorch itself, so that all results are right but for the fault. Which fault
-it is ("compile_segfault": a step, and what goes wrong there) stands in `hostile.json` beside this file, which is read anew
-at every step: one process can so go through many. Each step is noted in a journal with the number of the process.
+Its backend supports every node and computes with PyTorch itself, so that all results are right except for the fault. The
+fault ("compile_segfault": a step, and what goes wrong there) is read from `hostile.json` next to this file, anew at every
+step: one process can thus go through many faults. Each step is recorded in a journal with the process id.
 
-This file is a whole plugin: tests copy it into a folder on the path, with an entry point, as pip would. Where nobody tells
-it what to do, it does nothing wrong.
+This file is a complete plugin: tests copy it into a folder on the path, with an entry point, as pip would. Without
+`hostile.json`, it does nothing wrong.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from hub import Backend, BackendInfo, Executable, Support, hookimpl
 
 ORDERS = Path(__file__).with_name("hostile.json")
 HANG_S = 600.0
-"""Longer than any limit under test, and still an end if nobody else sets one."""
+"""Longer than any limit under test, and still an end if nothing else sets one."""
 BOMB_BYTES = 4 << 30
 PRINTED_BYTES = 1 << 30
 TEXT_BYTES = 150 << 20
@@ -33,20 +33,20 @@ CHUNK_BYTES = 1 << 22
 LATER = 60
 """Calls after which the faults named "later" begin: verification and a first use are over."""
 LEAKED = "hostile-leak"
-"""Part of the name of everything that is left behind, so that a test can find it."""
+"""Part of the name of everything that is leaked, so that a test can find it."""
 
 _done: dict[str, int] = {}
 _kept: list[object] = []
-"""Keeps what is leaked from being collected."""
+"""References that keep leaked objects from being collected."""
 
 
 def orders() -> dict:
-    """Gives what a test wants done: {"fault", "journal", "scratch", "saveable", "user"}."""
+    """Return the test's instructions: {"fault", "journal", "scratch", "saveable", "user"}."""
     return json.loads(ORDERS.read_text())
 
 
 def fault_at(step: str, *, is_first: bool = True) -> str:
-    """Notes that a step was reached for the first time, and gives what is to go wrong at it, or ""."""
+    """Record that a step was reached for the first time, and return what is to go wrong at it, or ""."""
     if not ORDERS.exists():
         return ""
     given = orders()
@@ -57,13 +57,13 @@ def fault_at(step: str, *, is_first: bool = True) -> str:
 
 
 def note(given: dict, word: str, number: int) -> None:
-    """Adds a line to the journal, in one write."""
+    """Add a line to the journal, in one write."""
     with Path(given["journal"]).open("a") as journal:
         journal.write(f"{word} {number}\n")
 
 
 def at(step: str) -> str:
-    """Does what is to go wrong at a step, where that is the same at every step; else gives what it is."""
+    """Do what is to go wrong at a step if that is the same at every step; otherwise return it."""
     act = fault_at(step)
     if act in ACTS:
         ACTS[act]()
@@ -75,7 +75,7 @@ def at(step: str) -> str:
 
 
 class Mute(Exception):
-    """Cannot be printed."""
+    """An exception that cannot be printed."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text for this")
@@ -84,7 +84,7 @@ class Mute(Exception):
 
 
 class Stuck(Exception):
-    """Cannot be pickled."""
+    """An exception that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__("cannot leave its process")
@@ -95,11 +95,11 @@ class Stuck(Exception):
 
 
 class Odd(BaseException):
-    """No Exception at all."""
+    """An exception that is not an `Exception`."""
 
 
 def raising(error: object):
-    """Gives an act that raises."""
+    """Return an act that raises."""
 
     def act() -> None:
         raise error() if isinstance(error, type) else error
@@ -108,7 +108,7 @@ def raising(error: object):
 
 
 def recurse(depth: int = 0) -> int:
-    """Recurses until Python stops it."""
+    """Recurse until Python stops it."""
     return recurse(depth + 1) + 1
 
 
@@ -116,7 +116,7 @@ def recurse(depth: int = 0) -> int:
 
 
 def overflow_the_stack() -> None:
-    """Recurses through C until the stack is gone, in a thread whose stack is small."""
+    """Recurse through C until the stack is exhausted, in a thread with a small stack."""
     compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     sort, numbers = ctypes.CDLL(None).qsort, (ctypes.c_int * 2)(2, 1)
 
@@ -133,65 +133,65 @@ def overflow_the_stack() -> None:
 
 
 def spin_in_c() -> None:
-    """Computes in C for days, with the interpreter's lock held and every signal blocked that can be."""
+    """Compute in C for days, with the GIL held and every signal blocked that can be."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     sum(range(10**15))
 
 
 def take_memory() -> None:
-    """Takes and touches memory in steps."""
+    """Take and touch memory in steps."""
     _kept.extend(bytearray(b"x") * CHUNK_BYTES for _ in range(BOMB_BYTES // CHUNK_BYTES))
     _kept.clear()
 
 
 def print_much() -> None:
-    """Prints a gigabyte."""
+    """Print a gigabyte."""
     for _ in range(PRINTED_BYTES // CHUNK_BYTES):
         sys.stdout.write("x" * CHUNK_BYTES)
 
 
 def write_much() -> None:
-    """Writes a gigabyte straight to the standard output's descriptor."""
+    """Write a gigabyte straight to the standard output's descriptor."""
     for _ in range(PRINTED_BYTES // CHUNK_BYTES):
         os.write(1, b"x" * CHUNK_BYTES)
 
 
 def is_users_process() -> bool:
-    """True in the process that some faults leave alone: there they would hit the test itself."""
+    """Return True in the user's process, which some faults spare: there they would hit the test itself."""
     return os.getpid() == orders()["user"]
 
 
 def write_garbage() -> None:
-    """Writes into every descriptor that is not its own."""
+    """Write into every descriptor that is not its own."""
     for descriptor in () if is_users_process() else range(3, 64):
         with contextlib.suppress(OSError):
             os.write(descriptor, b"garbage\n" * 4)
 
 
 def close_descriptors() -> None:
-    """Closes every descriptor that is not its own."""
+    """Close every descriptor that is not its own."""
     if not is_users_process():
         os.closerange(3, 256)
 
 
 def is_new(act: str, most: int = 1) -> bool:
-    """True as long as an act was not done `most` times for this test: without such a bound it would take the machine."""
+    """Return True until an act was done `most` times for this test: without a limit it would exhaust the machine."""
     key = f"{act} {orders()['journal']}"
     _done[key] = _done.get(key, 0) + 1
     return _done[key] <= most
 
 
 def fork() -> None:
-    """Forks, and returns in both processes."""
+    """Fork, and return in both processes."""
     if not is_new("fork"):
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer Pythons say that forking with threads is a bad idea
+        warnings.simplefilter("ignore")  # newer Pythons warn that forking with threads is a bad idea
         os.fork()
 
 
 def leave_a_child() -> None:
-    """Starts a process and forgets it."""
+    """Start a process and forget it."""
     if not is_new("child", 4):
         return
     child = subprocess.Popen(["sleep", str(HANG_S)])
@@ -200,11 +200,11 @@ def leave_a_child() -> None:
 
 
 def daemonize() -> None:
-    """Starts a process that belongs to nobody any more: it leaves the session, and its parent ends."""
+    """Start a daemon: a process that leaves the session, and whose parent ends."""
     if not is_new("daemon", 4):
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as where it forks
+        warnings.simplefilter("ignore")  # as in `fork`
         parent = os.fork()
     if parent == 0:
         os.setsid()
@@ -216,7 +216,7 @@ def daemonize() -> None:
 
 
 def leak_threads() -> None:
-    """Starts threads that never end."""
+    """Start threads that never end."""
     if not is_new("threads", 20):
         return
     for number in range(8):
@@ -224,7 +224,7 @@ def leak_threads() -> None:
 
 
 def leak_descriptors() -> None:
-    """Opens files and keeps them open."""
+    """Open files and keep them open."""
     if not is_new("files", 10):
         return
     path = Path(orders()["scratch"]) / LEAKED
@@ -235,21 +235,21 @@ def leak_descriptors() -> None:
 
 
 def change_environment() -> None:
-    """Sets, changes and removes variables."""
+    """Set, change and remove variables."""
     os.environ["HOSTILE"] = "1"
     os.environ["OMP_NUM_THREADS"] = "7"
     os.environ.pop("HOME", None)
 
 
 def change_default_dtype() -> None:
-    """Makes new tensors float64."""
+    """Make new tensors float64."""
     import torch
 
     torch.set_default_dtype(torch.float64)
 
 
 def change_random_state() -> None:
-    """Seeds every generator."""
+    """Seed every generator."""
     import numpy
     import torch
 
@@ -259,43 +259,43 @@ def change_random_state() -> None:
 
 
 def change_threads() -> None:
-    """Changes how many threads PyTorch uses."""
+    """Change how many threads PyTorch uses."""
     import torch
 
     torch.set_num_threads(3)
 
 
 def change_grad_mode() -> None:
-    """Turns gradients on or off, whatever they are not."""
+    """Toggle gradients."""
     import torch
 
     torch._C._set_grad_enabled(not torch.is_grad_enabled())
 
 
 def change_folder() -> None:
-    """Changes the working directory."""
+    """Change the working directory."""
     os.chdir(orders()["scratch"])
 
 
 def change_signals() -> None:
-    """Swallows Ctrl-C and requests to end."""
+    """Ignore Ctrl-C and requests to terminate."""
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(ValueError):  # only the main thread may
             signal.signal(number, signal.SIG_IGN)
 
 
 def change_warnings() -> None:
-    """Hides all warnings."""
+    """Hide all warnings."""
     warnings.simplefilter("ignore")
 
 
 def change_streams() -> None:
-    """Takes the standard output away."""
+    """Replace the standard output."""
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - stays open, as the fault wants it
 
 
 def change_everything() -> None:
-    """All of these at once."""
+    """Make all of these changes at once."""
     for act in CHANGES.values():
         act()
 
@@ -351,12 +351,12 @@ ACTS = {
 
 
 def doctored(outputs: list, index: int, value: object) -> list:
-    """Gives the outputs with one of them replaced."""
+    """Return the outputs with one of them replaced."""
     return [*outputs[:index], value, *outputs[index + 1 :]]
 
 
 def is_other(inputs: tuple, first: list) -> bool:
-    """True where these inputs are not those of the first call."""
+    """Return True if these inputs differ from those of the first call."""
     import torch
 
     return any(
@@ -365,7 +365,7 @@ def is_other(inputs: tuple, first: list) -> bool:
 
 
 def is_out_of_range(inputs: tuple) -> bool:
-    """True for values that no example has: floats far below zero, zeros among whole numbers."""
+    """Return True for values that no example has: floats far below zero, zeros among integers."""
     return any(
         bool((value < -6).any()) if value.is_floating_point() else bool((value == 0).any())
         for value in inputs
@@ -374,7 +374,7 @@ def is_out_of_range(inputs: tuple) -> bool:
 
 
 def is_large(inputs: tuple) -> bool:
-    """True for floats beyond a thousand."""
+    """Return True for floats beyond a thousand."""
     return any(
         bool((value.abs() > 1e3).any())
         for value in inputs
@@ -383,7 +383,7 @@ def is_large(inputs: tuple) -> bool:
 
 
 def one_element(output, change):
-    """Gives a copy that is changed in one element."""
+    """Return a copy that is changed in one element."""
     copy = output.clone().contiguous()
     flat = copy.view(-1)
     flat[flat.numel() // 2] = change(flat[flat.numel() // 2], flat)
@@ -391,7 +391,7 @@ def one_element(output, change):
 
 
 def in_memory_of(output, inputs: tuple):
-    """Gives the output as a view of an input's memory, right in every element; the input is lost. None if none is large."""
+    """Return the output as a view of an input's memory, correct in every element; the input is lost. None if none fits."""
     import torch
 
     for value in inputs:
@@ -402,7 +402,7 @@ def in_memory_of(output, inputs: tuple):
 
 
 def write_weights(cluster) -> None:
-    """Changes the first weight where it stands."""
+    """Change the first weight in place."""
     import torch
 
     with torch.no_grad():
@@ -410,7 +410,7 @@ def write_weights(cluster) -> None:
 
 
 def mutate(graph) -> bool:
-    """Makes another function of the first activation in a graph; its user may compare with the same graph."""
+    """Replace the first activation's function in a graph, in place; its user may compare with the same graph."""
     import torch
 
     activations = {torch.ops.aten.relu.default, torch.ops.aten.gelu.default, torch.ops.aten.tanh.default}
@@ -422,7 +422,7 @@ def mutate(graph) -> bool:
 
 
 class Run(Executable):
-    """Runs the cluster in eager, and then does what is wrong."""
+    """An executable that runs the cluster in eager, and then does what is wrong."""
 
     def __init__(self, cluster, fault: str = "") -> None:
         self.cluster = cluster
@@ -445,11 +445,11 @@ class Run(Executable):
                 self.first = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
             if act not in ACTS:
                 return self.spoilt(act, inputs, outputs)
-        ACTS[act]()  # outside, or a gradient mode that it sets would be put back
+        ACTS[act]()  # outside, or a gradient mode that it sets would be restored
         return outputs
 
     def spoilt(self, act: str, inputs: tuple, outputs: list) -> object:
-        """Gives the outputs as the fault wants them."""
+        """Return the outputs as the fault changes them."""
         import torch
 
         last = len(outputs) - 1
@@ -495,7 +495,7 @@ class Run(Executable):
         return outputs
 
     def in_one_buffer(self, outputs: list) -> list:
-        """Gives the same tensors at every call, with new values."""
+        """Return the same tensors at every call, with new values."""
         if self.buffers is None:
             self.buffers = [value.clone() for value in outputs]
         for buffer, value in zip(self.buffers, outputs, strict=True):
@@ -523,7 +523,7 @@ class Run(Executable):
 
 
 class Lie:
-    """Looks like a cost, and is none."""
+    """An object that looks like a cost, and is none."""
 
     run_s = -1.0
     spread_s = float("nan")
@@ -531,7 +531,7 @@ class Lie:
 
 
 class Hostile(Backend):
-    """Takes everything."""
+    """A backend that supports everything."""
 
     def probe(self) -> Support:
         act = at("probe")
@@ -566,7 +566,7 @@ class Hostile(Backend):
 
 
 def create() -> object:
-    """The factory of the backend."""
+    """Return the backend."""
     act = at("create")
     return object() if act == "junk" else Hostile()
 
@@ -576,7 +576,7 @@ at("import")
 
 @hookimpl
 def hub_backends():
-    """Registers the backend."""
+    """Register the backend."""
     act = at("register")
     if act == "junk":
         return ["hostile", 7]

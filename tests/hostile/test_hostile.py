@@ -36,12 +36,12 @@ LONG = pytest.mark.timeout(3600)
 
 
 def group(step: str) -> list[Fault]:
-    """Gives the faults of one step."""
+    """Return the faults of one step."""
     return [fault for fault in ALL if fault.step == step]
 
 
 def check(outcomes: Sequence[Outcome]) -> None:
-    """Fails with every broken promise of every case."""
+    """Fail with every broken promise of every case."""
     found = problems(outcomes)
     assert not found, f"{len(found)} broken promises:\n  " + "\n  ".join(found)
 
@@ -50,7 +50,7 @@ def check(outcomes: Sequence[Outcome]) -> None:
 
 
 def before_planning() -> Iterator[Any]:
-    """Return every fault that a process meets once, in both models."""
+    """Yield every fault that a process meets once, in both models."""
     for fault in ALL:
         if fault.step in BEFORE_PLANNING:
             for model, tune in zip(MODELS, TUNES, strict=True):
@@ -58,9 +58,9 @@ def before_planning() -> Iterator[Any]:
 
 
 def while_planning(*, saves: bool) -> dict[str, list[list[Case]]]:
-    """Return every other fault in both ways of planning, for each model as many parts as there are slices.
+    """Return every other fault in both tuning modes, for each model as many parts as there are slices.
 
-    Faults that hang are dealt out first, so that no part has many; the rest keeps its order, so that a part has faults of
+    Faults that hang are dealt out first, so that no part has many; the rest keep their order, so that a part has faults of
     every step.
     """
     steps = ("compile", "save", "load", "run") if saves else STEPS
@@ -107,7 +107,7 @@ def test_every_fault_is_survived_where_executables_are_saved(
 
 
 def test_every_fault_has_its_turn_in_every_model_and_way_of_planning() -> None:
-    """Over all parts each case that there is stands once, and no part has many faults that hang."""
+    """Over all parts, each case occurs once, and no part has many faults that hang."""
     for saves in (False, True):
         steps = ("compile", "save", "load", "run") if saves else [step for step in STEPS if step not in BEFORE_PLANNING]
         wanted = [
@@ -144,7 +144,7 @@ def test_the_next_process_does_not_try_again(model: str, tune: str, install_plug
 
 
 def journal(outcome: Outcome) -> str:
-    """Gives the steps that were taken."""
+    """Return the steps that were taken."""
     return "\n".join(outcome.facts["journal"])
 
 
@@ -153,7 +153,7 @@ BESIDE_OTHERS = ("compile_segfault", "compile_hang", "run_wrong_value", "support
 
 @pytest.mark.parametrize("name", slices.drawn(BESIDE_OTHERS, first=14))
 def test_other_backends_lose_nothing(name: str, install_plugin: Any, tmp_path: Path) -> None:
-    """Beside a good backend the hostile one fails alone: the good one is compiled and timed as ever."""
+    """Next to a good backend, the hostile one fails alone: the good one is compiled and timed as usual."""
     (outcome,) = run_cases(cases_of([BY_NAME[name]], "resnet", "fast", again=False), tmp_path, install_plugin)
     check([outcome])
     assert "decent" in outcome.facts["contenders"]
@@ -169,7 +169,7 @@ REFUSED = [fault.name for fault in ALL if fault.step in BEFORE_PLANNING and faul
 def test_listing_survives(name: str, install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
     """`hub list-backends --probe` shows the other backends, and what went wrong with this one.
 
-    Nobody else probes: planning does not, so that faults of probes are named here alone.
+    Only this command probes: planning does not, so that faults of probes are reported here alone.
     """
     for plugin in PLUGINS:
         install_plugin(plugin, DRIVER.with_name(f"hub_{plugin}.py").read_text())
@@ -210,7 +210,7 @@ def test_there_are_enough_faults_at_every_step() -> None:
 
 
 def test_a_good_plugin_has_no_problems(install_plugin: Any, tmp_path: Path) -> None:
-    """Told to do nothing wrong, the plugin is trusted and used: what the other tests see is the faults' doing."""
+    """Without a fault, the plugin is trusted and used: what the other tests observe is the faults' doing."""
     none = Fault("none", "", is_refused=False)
     outcomes = run_cases([Case(none, "bert", "off"), Case(none, "resnet", "off", saves=True)], tmp_path, install_plugin)
     check(outcomes)
@@ -235,14 +235,14 @@ EVENT = {"backend": "hostile", "stage": "compile", "message": "killed by SIGSEGV
     ],
 )
 def test_the_harness_sees_each_broken_promise(facts: dict[str, Any], said: str) -> None:
-    """What is not as promised is told; what is, is not."""
+    """What is not as promised is reported; what is as promised is not."""
     outcome = Outcome(Case(BY_NAME["compile_segfault"], "bert", "off"), {**FACTS, "events": [EVENT], **facts}, user=1)
     found = list(problems_of(outcome))
     assert (len(found), said in "".join(found)) == (1 if said else 0, True)
 
 
 def test_the_harness_sees_what_becomes_of_processes() -> None:
-    """A process that died, one that was left behind, and a second try are told."""
+    """A process that died, one that was left running, and a second try are reported."""
     case = Case(BY_NAME["compile_segfault"], "bert", "off")
     again = {**FACTS, "events": [EVENT]}
     dead = Outcome(case, {}, "killed by SIGSEGV")

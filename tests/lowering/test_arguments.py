@@ -30,7 +30,7 @@ class _Scaled(nn.Module):
 
 
 def test_a_symbolic_program_is_made_for_given_sizes() -> None:
-    """Sizes stand in the program as numbers; inputs whose elements nobody reads are left out."""
+    """Sizes are numbers in the program; inputs whose elements are never read are left out."""
     cluster, values = whole_cluster(_Scaled(), (torch.randn(3, 4), torch.randn(5)), dynamic=True)
     sizes = captured_sizes(cluster)
     assert sizes == tuple(tuple(value.shape) if isinstance(value, torch.Tensor) else value for value in values)
@@ -58,7 +58,7 @@ class _Merged(nn.Module):
 
 
 def test_a_symbolic_stride_stays_symbolic() -> None:
-    """A program for one size fixes it for nobody else, where only a stride depends on it."""
+    """A program for one size fixes it for no other, if only a stride depends on it."""
     cluster, _ = whole_cluster(_Scaled(), (torch.randn(3, 4), torch.randn(5)), dynamic=True)
     spec = cluster.inputs[0]
     assert isinstance(spec, TensorSpec)

@@ -28,7 +28,7 @@ def test_known_sizes_are_cut_by_their_products() -> None:
 
 
 def test_the_one_symbolic_dim_that_is_left_is_cut() -> None:
-    """Of the same number of elements, whatever lies before and behind it; two that are left are not told apart."""
+    """They have the same number of elements, regardless of the dims around it; two remaining ones are not distinguished."""
     part = sympy.floor(C / 4)
     assert cut_index((ROWS, C, 5), (ROWS, 4, part, 5)) == (variable(0), variable(1, part) + variable(2), variable(3))
     assert cut_index((C, ROWS), (4, part, 2, sympy.floor(ROWS / 2))) is None

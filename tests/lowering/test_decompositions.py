@@ -51,7 +51,7 @@ WHOLE = torch.tensor([-7, 7, 2**62 + 1, -(2**62) - 1, 0])
 
 
 def said(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
-    """Gives a function's program in what torch-mlir is handed, and what it gives."""
+    """Return a function's program as passed to torch-mlir, and its result."""
     program = make_fx(function, decomposition_table=dict(completed({})))(*inputs)
     return program, program(*inputs)
 

@@ -20,7 +20,7 @@ REFUSED = {False: 1, True: 6}
 
 
 def executable_of(backend: Any, cluster: Any) -> Any:
-    """Compiles a cluster whose nodes the backend takes; gives None where it takes one of them not."""
+    """Compile a cluster if the backend supports all its nodes; return None if it refuses one."""
     nodes = [node for node in cluster.nodes if "getitem" not in str(node.target)]
     return backend.compile(cluster, CompileSettings(threads=1)) if all(map(_taken_by(backend), nodes)) else None
 

@@ -38,7 +38,7 @@ def test_samples_of_losses(name: str) -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_class_that_is_not_there_is_eagers_to_refuse(name: str) -> None:
-    """Nothing is read beside the classes."""
+    """Nothing is read outside of the classes."""
     source, target = torch.randn(4, 5), torch.tensor([0, 4, -100, 2])
     cluster, inputs = whole_cluster(Wrapped(F.cross_entropy), (source, target))
     executable = BACKENDS[name].compile(cluster, ONE)

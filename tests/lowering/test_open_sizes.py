@@ -28,18 +28,18 @@ class Of(nn.Module):
 
 
 def cluster_of(function: Callable[..., Any], *shapes: tuple[int, ...], dynamic: bool = True) -> Cluster:
-    """Gives the cluster of a function over tensors."""
+    """Return the cluster of a function over tensors."""
     return whole_cluster(Of(function), tuple(torch.randn(shape) for shape in shapes), dynamic=dynamic)[0]
 
 
 def inputs_at(cluster: Cluster, *sizes: int) -> tuple[Any, ...]:
-    """Gives a cluster's inputs for sizes of its symbols, in order of appearance."""
+    """Return a cluster's inputs for sizes of its symbols, in order of appearance."""
     drawn = tuple(torch.randn(3) for _ in cluster.inputs)
     return with_sizes(cluster, drawn, dict(zip(symbols_of(cluster), sizes, strict=True)))
 
 
 def holds(cluster: Cluster, found: Open, *inputs: Any) -> bool:
-    """Says whether a program is right for a call's inputs."""
+    """Return whether a program is right for a call's inputs."""
     return condition_of(found.condition, len(cluster.inputs))(*inputs)
 
 

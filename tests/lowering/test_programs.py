@@ -23,13 +23,13 @@ class _Doubled(nn.Module):
 
 
 def programs(build: Callable[[Sizes], Any]) -> tuple[Cluster, Programs[Any]]:
-    """Gives programs of a cluster with one input of symbolic size, one of them built."""
+    """Return programs of a cluster with one input of symbolic size, one of them built."""
     cluster, _ = whole_cluster(_Doubled(), (torch.randn(4, 3),), dynamic=True)
     return cluster, Programs(cluster, {captured_sizes(cluster): "first"}, build)
 
 
 def given(cluster: Cluster, rows: int, columns: int) -> list[Any]:
-    """Gives a cluster's inputs for one tensor; numbers are its sizes."""
+    """Return a cluster's inputs for one tensor; numbers are its sizes."""
     x = torch.ones(rows, columns)
     spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
     sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
@@ -66,7 +66,7 @@ def test_sizes_that_cannot_be_built_for_run_in_eager() -> None:
 
 
 def test_calls_without_elements_run_in_eager() -> None:
-    """Nobody is asked to build for a size of 0."""
+    """No program is built for a size of 0."""
     cluster, found = programs(lambda sizes: 1 / 0)
     with pytest.raises(InputRefused, match="no elements"):
         found.of(given(cluster, 0, 3))

@@ -13,7 +13,7 @@ S, T = sympy.symbols("s t", integer=True, positive=True)
 
 
 def evaluated(size: object, **values: int) -> int:
-    """Gives the value of a size's Python text."""
+    """Return the value of a size's Python text."""
     return eval(python_text(size, {S: "s", T: "t"}), values)
 
 

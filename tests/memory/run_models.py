@@ -27,7 +27,7 @@ SETTLED_S = 3.0
 
 
 def descendants(process: int) -> Iterator[int]:
-    """Yield the numbers of all processes under one."""
+    """Yield the ids of all descendants of a process."""
     for task in Path(f"/proc/{process}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
             yield child
@@ -61,7 +61,7 @@ def all_held() -> dict[str, Any]:
 
 
 def layers(megabytes: int) -> tuple[nn.Sequential, int]:
-    """Return a new model whose weights take so much memory, and the size of its inputs."""
+    """Return a new model whose weights take so many megabytes, and the size of its inputs."""
     size = int((megabytes * 1e6 / 4 / 4) ** 0.5)
     parts = [part for _ in range(4) for part in (nn.Linear(size, size), nn.ReLU())]
     return nn.Sequential(*parts), size

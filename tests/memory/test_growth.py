@@ -44,7 +44,7 @@ def after_each(tmp_path: Path, kind: str, count: int, megabytes: int, **options:
 
 
 def check_growth(found: list[dict[str, Any]], limit_mb: int) -> None:
-    """Raise AssertionError where anything is more at the end than once everything was warm."""
+    """Raise AssertionError if anything is larger at the end than after warm-up."""
     warm, last = found[WARM - 1], found[-1]
     assert last["own"]["megabytes"] - warm["own"]["megabytes"] < limit_mb
     for name in ("files", "threads"):

@@ -1,4 +1,4 @@
-"""A compiled model that nobody holds is freed, with its weights and all that was made of them."""
+"""A compiled model without references is freed, with its weights and everything made of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIDE = 67
 
 
 def net() -> nn.Sequential:
-    """Two layers, of which every backend that runs here takes something."""
+    """Return two layers, parts of which every backend here supports."""
     return nn.Sequential(nn.Linear(SIDE, SIDE), nn.ReLU(), nn.Linear(SIDE, SIDE)).eval()
 
 
@@ -43,7 +43,7 @@ def living(found: list[weakref.ref[Any]]) -> int:
 
 
 def tensors() -> int:
-    """Return how many tensors of the weights' size there are, those over the same memory included.
+    """Return how many tensors of the weights' size exist, including those over the same memory.
 
     A weight's memory is freed when the last of them is: executables hold tensors of their own over it, and packed copies.
     """

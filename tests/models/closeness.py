@@ -15,7 +15,7 @@ FLOOR = 2e-6
 
 
 def check_as_exact_as_eager(built: Built, got: Any) -> None:
-    """Raises AssertionError unless each output has eager's kind, and errs at most `built.error_factor` times as much."""
+    """Raise AssertionError unless each output has eager's kind, and at most `built.error_factor` times its error."""
     eager = built.run(built.model)
     mine, structure = pytree.tree_flatten(got)
     wanted, wanted_structure = pytree.tree_flatten(eager)
@@ -28,7 +28,7 @@ def check_as_exact_as_eager(built: Built, got: Any) -> None:
 
 
 def in_float64(built: Built) -> Any:
-    """Gives what a float64 copy of the model gives for float64 copies of the inputs."""
+    """Return what a float64 copy of the model returns for float64 copies of the inputs."""
     wide = pytree.tree_map_only(torch.Tensor, _widened, (built.args, dict(built.kwargs or {})))
     model = copy.deepcopy(built.model).double()
     return Built(model, *wide).run(model)

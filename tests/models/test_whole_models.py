@@ -1,4 +1,4 @@
-"""Real models through `torch.compile(model, backend="hub")` are as exact as eager, whoever runs which piece."""
+"""Real models through `torch.compile(model, backend="hub")` are as accurate as eager, however pieces are assigned."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ NEIGHBOURS = list(pairwise(BACKENDS))
 
 @pytest.fixture(autouse=True)
 def _recurrent_layers() -> Iterator[None]:
-    """Dynamo leaves recurrent layers to eager unless told."""
+    """Let Dynamo capture recurrent layers, which it leaves in eager by default."""
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
 
 
 def compiled(built: Built, **options: Any) -> Any:
-    """Compiles a model with these options and runs it twice; gives the compiled model and the second result."""
+    """Compile a model with these options and run it twice; return the compiled model and the second result."""
     model = torch.compile(built.model, backend="hub", options=options)
     built.run(model)
     return model, built.run(model)
 
 
 def is_slow(model: str, *backends: str) -> bool:
-    """True where a combination takes too long for the default suite."""
+    """Return True if a combination takes too long for the default suite."""
     if model not in COMPILED_FAST and any(backend in COMPILED_SLOWLY for backend in backends):
         return True
     return model != "lstm" and any(backend in COMPILED_WHOLE_ELSEWHERE for backend in backends)
 
 
 def combination(model: str, *backends: str, is_drawn: bool = True) -> Any:
-    """Gives the parameters of one test, marked slow where they are, and where others are tried in their place."""
+    """Return the parameters of one test, marked slow if they are slow, or if others are tried in their place."""
     marks = [] if is_drawn and not is_slow(model, *backends) else [pytest.mark.slow]
     return pytest.param(model, *backends, marks=marks, id="-".join((model, *backends)))
 
 
 def alone() -> Iterator[Any]:
-    """Return every backend with every model.
+    """Yield every backend with every model.
 
     The default suite takes half of them, the other half with the next commit, and the models that take longest with one.
     """
@@ -77,7 +77,7 @@ def alone() -> Iterator[Any]:
 
 
 def alternations() -> Iterator[Any]:
-    """Gives every pair with every model; the default suite takes most models with one pair, and one with all backends."""
+    """Yield every pair with every model; the default suite takes most models with one pair, and one with all backends."""
     for position, name in enumerate(BUILDERS):
         fast = [pair for pair in PAIRS if not is_slow(name, *pair)]
         drawn = NEIGHBOURS if len(fast) == len(PAIRS) else fast[position % len(fast) :][:1]
@@ -110,7 +110,7 @@ def test_planned_by_measuring(name: str) -> None:
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    """With one, there is no other number of threads to try."""
+    """Set two threads: with one, there is no other number of threads to try."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -171,7 +171,7 @@ def test_forced_to_alternate(name: str, first: str, second: str) -> None:
 
 
 def operators_of(built: Built) -> list[str]:
-    """Gives the operators of a model, in order of first use, from a plan that leaves all to eager."""
+    """Return the operators of a model, in order of first use, from a plan that runs everything in eager."""
     model, _ = compiled(built, exclude=BACKENDS, tune="off")
     names = [name for plan in hub.plans(model) for cluster in plan.clusters for name in cluster.operators]
     return [name for name in dict.fromkeys(names) if name.startswith("aten.")]

@@ -29,7 +29,7 @@ class Entry:
     """None means all."""
 
     def covers(self, call: Call) -> bool:
-        """True where the entry is about this call."""
+        """Return True if the entry is about this call."""
         cell = call.cell
         return (
             (cell.operator, cell.dtype in self.dtypes, cell.mode in self.modes) == (self.operator, True, True)
@@ -39,7 +39,7 @@ class Entry:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Gives the list for this version of PyTorch. Raises ValueError for an entry without a reason, or for no dtype."""
+    """Return the list for this version of PyTorch. Raise ValueError for an entry without a reason, or for no dtype."""
     table = tomllib.loads(FILE.read_text(encoding="utf-8"))
     return tuple(map(_entry, table.get("allowed", ())))
 
@@ -58,18 +58,18 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def is_listed(call: Call) -> bool:
-    """True where a call is on the list."""
+    """Return True if a call is on the list."""
     return any(entry.covers(call) for entry in entries())
 
 
 def is_made_for_this_torch() -> bool:
-    """True where the list was checked with this version of PyTorch (2.13, say): others may fail on fewer calls."""
+    """Return True if the list was checked with this version of PyTorch (2.13, say): others may fail on fewer calls."""
     made_with = tomllib.loads(FILE.read_text(encoding="utf-8"))["torch"]
     return torch.__version__.split(".")[:2] == made_with.split(".")
 
 
 def not_allowed(calls: Sequence[Call], findings: Iterable[Finding]) -> list[str]:
-    """Says what is wrong with findings about these calls: faults of the hub, calls to be listed, and needless entries."""
+    """Return what is wrong with findings about these calls: faults of the hub, calls to be listed, and needless entries."""
     found = {finding.call: finding for finding in findings}
     listed = {str(call) for call in calls if is_listed(call)}
     wrong = [str(finding) for call, finding in found.items() if call not in listed or not finding.aot_eager]

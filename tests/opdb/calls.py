@@ -21,7 +21,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 
 UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
-"""Operators whose values nobody promises: only the form of their results is compared."""
+"""Operators whose values are unspecified: only the form of their results is compared."""
 
 NARROW = {
     torch.float16: torch.float64,
@@ -64,13 +64,13 @@ class Call:
 
     @property
     def has_values(self) -> bool:
-        """False where only the form of the results is defined."""
+        """Return False if only the form of the results is defined."""
         return self.cell.operator not in UNINITIALISED
 
 
 @cache
 def operators() -> Mapping[str, Any]:
-    """Gives PyTorch's descriptions of its operators (`OpInfo`), by name and variant, in order."""
+    """Return PyTorch's descriptions of its operators (`OpInfo`), by name and variant, in order."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the import warns about what it imports
         from torch.testing._internal.common_methods_invocations import op_db
@@ -84,7 +84,7 @@ def operators() -> Mapping[str, Any]:
 
 
 def cells_of(operator: str) -> tuple[Cell, ...]:
-    """Gives what there is of an operator on the CPU; gradients only where it has them in that dtype."""
+    """Return the cells of an operator on the CPU; gradients only if it has them in that dtype."""
     info = operators()[operator]
     return tuple(
         Cell(operator, name, mode)
@@ -98,7 +98,7 @@ def cells_of(operator: str) -> tuple[Cell, ...]:
 
 
 def calls_of(cell: Cell) -> Iterator[Call]:
-    """Gives the sample calls of a cell, always the same ones."""
+    """Yield the sample calls of a cell, always the same ones."""
     info = operators()[cell.operator]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -109,9 +109,9 @@ def calls_of(cell: Cell) -> Iterator[Call]:
 
 
 def joined(calls: Sequence[Call]) -> Callable[[Sequence[Arguments]], list[Any]]:
-    """Gives a function that makes all the calls, one a line, on the arguments that it is given.
+    """Return a function that makes all the calls, one per line, on the arguments that it receives.
 
-    Lines, not a loop: Dynamo leaves a loop alone in which one call cannot be captured.
+    Lines, not a loop: Dynamo skips a loop in which one call cannot be captured.
     """
     names = [f"r{position}" for position in range(len(calls))]
     lines = [f"    {name} = f{name}(*given[{at}][0], **given[{at}][1])" for at, name in enumerate(names)]
@@ -122,7 +122,7 @@ def joined(calls: Sequence[Call]) -> Callable[[Sequence[Arguments]], list[Any]]:
 
 
 def copied(arguments: Arguments) -> Arguments:
-    """Gives the arguments in memory of their own; strides, shared memory and gradients wanted are as they were."""
+    """Return copies of the arguments; strides, shared memory and `requires_grad` are preserved."""
     storages: dict[int, torch.UntypedStorage] = {}
     tensors: dict[int, torch.Tensor] = {}
 
@@ -148,7 +148,7 @@ def _copied_tensor(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorag
 
 
 def widened(call: Call, *, moved_by: float) -> Call:
-    """Gives the call in float64, with each input moved by up to `moved_by` roundings of its own dtype at random."""
+    """Return the call in float64, with each input moved by up to `moved_by` roundings of its own dtype at random."""
     generator = torch.Generator().manual_seed(11)
 
     def widen(value: Any) -> Any:

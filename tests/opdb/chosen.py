@@ -11,7 +11,7 @@ MOST = 4
 
 
 def chosen(group: int, groups: int, mode: Mode) -> Iterator[Call]:
-    """Gives one of `groups` equal parts of the chosen calls of one mode; every operator is in one of them."""
+    """Yield one of `groups` equal parts of the chosen calls of one mode; every operator is in one of them."""
     for number, name in enumerate(operators()):
         if number % groups == group:
             cells = [cell for cell in cells_of(name) if cell.mode == mode]
@@ -22,7 +22,7 @@ def chosen(group: int, groups: int, mode: Mode) -> Iterator[Call]:
 
 
 def spread(cell: Cell, most: int) -> Iterator[Call]:
-    """Gives up to so many samples of a cell, evenly spread over all of them."""
+    """Yield up to so many samples of a cell, evenly spread over all of them."""
     calls = list(calls_of(cell))
     n = min(most, len(calls))
     yield from (calls[place * len(calls) // n] for place in range(n))

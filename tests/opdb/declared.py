@@ -16,7 +16,7 @@ SPOKEN = {
 
 
 def declared_cells(cells: Iterable[Cell], backends: Iterable[str]) -> list[Cell]:
-    """Gives the cells of operators in the tables of some backends; with gradients, of those that take graphs of training.
+    """Return the cells of operators in the tables of some backends; with gradients, of those that support training graphs.
 
     A backend without a table takes any operator.
     """
@@ -33,14 +33,14 @@ def declared_cells(cells: Iterable[Cell], backends: Iterable[str]) -> list[Cell]
 
 
 def packets_in(table: str) -> frozenset[str] | None:
-    """Gives the names in a table, without their overloads; None for no table ("")."""
+    """Return the names in a table, without their overloads; None for no table ("")."""
     if not table:
         return None
     return frozenset(name.split(".")[1] for name in load_attribute(table).rows if name.startswith("aten."))
 
 
 def names_of(operator: str) -> frozenset[str]:
-    """Gives the names under which an operator of the database may stand in a graph."""
+    """Return the names under which an operator of the database may appear in a graph."""
     info = operators()[operator]
     last = info.name.split(".")[-1]
     turned = last.strip("_").removeprefix("r") if last.startswith("__r") else ""  # `__radd__`: a number comes first

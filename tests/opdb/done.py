@@ -8,7 +8,7 @@ import torch
 
 
 def passed_before(file: Path | None) -> frozenset[str]:
-    """Gives the cases that passed with this PyTorch; lines of another one do not count."""
+    """Return the cases that passed with this PyTorch; lines of another one do not count."""
     if file is None or not file.exists():
         return frozenset()
     start = _line("")
@@ -16,7 +16,7 @@ def passed_before(file: Path | None) -> frozenset[str]:
 
 
 def note(file: Path | None, case: str) -> None:
-    """Notes that a case passed, where there is a file for it."""
+    """Record that a case passed, if there is a file for it."""
     if file is not None:
         with file.open("a") as open_file:
             open_file.write(f"{_line(case)}\n")

@@ -30,7 +30,7 @@ MORE = ("where", "clamp", "addcmul", "addcdiv", "lerp", "masked_fill")
 
 
 def cells(table: Collection[str]) -> Iterator[Cell]:
-    """Gives every elementwise operator that a table names ("aten.exp.default"), in each dtype that it has."""
+    """Yield every elementwise operator that a table names ("aten.exp.default"), in each dtype that it has."""
     known = {row.split(".")[1] for row in table}
     for name, info in operators().items():
         is_elementwise = isinstance(info, (UnaryUfuncInfo, BinaryUfuncInfo)) or name in MORE
@@ -68,7 +68,7 @@ def _step(call: Call, leaves: Sequence[Any], spec: Any) -> Callable[[Iterator[to
 
 
 def judged(backend: Backend, calls: Sequence[Call]) -> tuple[int, list[str]]:
-    """Gives how many calls a backend takes whole, and what it makes of them that is not as exact as it must be."""
+    """Return how many calls a backend supports entirely, and which of its results are less exact than required."""
     taken, wrong = 0, list[str]()
     for start in range(0, len(calls), TOGETHER):
         n_taken, problems = _judged(backend, calls[start : start + TOGETHER])
@@ -101,7 +101,7 @@ def _judged(backend: Backend, calls: Sequence[Call]) -> tuple[int, list[str]]:
 
 
 def _exact(cluster: Cluster, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Gives what the cluster gives in float64; eager's own results where it has no such form."""
+    """Return what the cluster returns in float64; eager's own results if it has no such form."""
     try:
         return _Widened(cluster.module).run(*(_wide(value) for value in inputs))
     except Exception:  # noqa: BLE001 - whatever eager does not do in float64
@@ -109,7 +109,7 @@ def _exact(cluster: Cluster, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 class _Widened(torch.fx.Interpreter):
-    """Runs a program with float64 wherever it says float32."""
+    """An interpreter that runs a program with float64 in place of float32."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op != "call_function":
@@ -129,7 +129,7 @@ def _wide(value: Any) -> Any:
 
 
 def _roundings(cluster: Cluster, output: int) -> int:
-    """Gives how many operators stand behind an output, at least one."""
+    """Return how many operators an output depends on, at least one."""
     (results,) = (node for node in cluster.module.graph.nodes if node.op == "output")
     stack, seen = [results.args[0][output]], set[torch.fx.Node]()
     while stack:
@@ -141,7 +141,7 @@ def _roundings(cluster: Cluster, output: int) -> int:
 
 
 def too_far(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, ulps: float) -> str:
-    """Says what of a result is off by more than some units in the last place, and by more than eager at its worst."""
+    """Return what of a result is off by more than some units in the last place, and by more than eager at its worst."""
     if (got.dtype, got.shape) != (eager.dtype, eager.shape):
         return f"{got.dtype} {list(got.shape)}, {eager.dtype} {list(eager.shape)} expected"
     if not eager.is_floating_point():
@@ -161,7 +161,7 @@ def too_far(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, ulps: f
 
 
 def _unit(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Gives the distance between neighbouring numbers of a dtype around each value."""
+    """Return the distance between neighbouring numbers of a dtype around each value."""
     kind = torch.finfo(dtype)
     exponent = torch.frexp(values.abs().clamp(min=kind.tiny)).exponent - 1
     return kind.eps * torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent)

@@ -1,9 +1,9 @@
 """Every sample call of PyTorch's own operator database, in four dtypes, through the hub: `make test-opdb`, for hours.
 
-Its name keeps it out of `make test`. With OPDB_DONE=FILE it notes there what passed, and with which PyTorch, and skips that
-the next time, parts of operators with thousands of samples too; with OPDB_BACKENDS=onnxruntime,openvino only these backends
-may bid, and they get whatever they take. Their own variables hold then: HUB_TRITON_INTERPRET=1, say. With OPDB_DECLARED=1
-beside it, operators that none of them declares are left out.
+Its name keeps it out of `make test`. With OPDB_DONE=FILE it records there what passed, and with which PyTorch, and skips
+that the next time, including parts of operators with thousands of samples; with OPDB_BACKENDS=onnxruntime,openvino only
+these backends may bid, and they get everything that they support. Their own variables apply then: HUB_TRITON_INTERPRET=1,
+say. With OPDB_DECLARED=1 in addition, operators that none of them declares are left out.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ CASES = {f"{cell.operator}-{cell.mode}": (cell.operator, cell.mode) for cell in 
 
 @pytest.fixture(scope="module")
 def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
-    """Counts over all that this process runs, and fails at the end where backends ran too little of it.
+    """Count over everything that this process runs, and fail at the end if backends ran too little of it.
 
-    A choice by `-k` may hold nothing but what no backend takes.
+    A selection by `-k` may contain only what no backend supports.
     """
     found = Tally(0.0, backends=BACKENDS) if BACKENDS else Tally()  # one backend alone may take few operators
     yield found
@@ -88,7 +88,7 @@ def test_every_call_is_eagers(
 
 
 def parts_of(calls: Sequence[Call]) -> Iterator[tuple[Sequence[Call], tuple[str, ...]]]:
-    """Gives the calls in parts, each with the backends that may not bid on it."""
+    """Yield the calls in parts, each with the backends that may not bid on it."""
     if BACKENDS:
         yield from ((calls[start : start + PART], ()) for start in range(0, len(calls), PART))
         return
@@ -100,7 +100,7 @@ def parts_of(calls: Sequence[Call]) -> Iterator[tuple[Sequence[Call], tuple[str,
 
 
 def check_backends() -> None:
-    """Raises AssertionError where a backend that was named cannot be used: eager would be compared with itself."""
+    """Raise AssertionError if a backend that was named cannot be used: eager would be compared with itself."""
     entries = registry().configured(resolve(None, os.environ, Path.cwd())).entries
     for name in BACKENDS:
         assert name in entries, f"there is no backend {name!r}"

@@ -47,10 +47,10 @@ class Finding:
 
 
 class Examination:
-    """Examines calls one after the other, and counts what reached the hub."""
+    """An examination of calls one after the other, with counts of what reached the hub."""
 
     def __init__(self, options: Mapping[str, Any], *, alone: Callable[[Call], bool] = lambda _: False) -> None:
-        """`options` are the hub's. Calls that are `alone` get a program of their own: those that are known to differ."""
+        """Set the hub's `options`. Calls that are `alone` get a program of their own: those that are known to differ."""
         self.options = dict(options)
         self.alone = alone
         self.calls = 0
@@ -62,11 +62,11 @@ class Examination:
 
     @property
     def bought(self) -> int:
-        """Return how many operators backends ran, all of them together."""
+        """Return how many operators backends ran, in total."""
         return self.ran.total()
 
     def findings(self, calls: Sequence[Call]) -> Iterator[Finding]:
-        """Gives what the hub makes wrong of calls of one mode, with gradients or without."""
+        """Yield what the hub gets wrong in calls of one mode, with gradients or without."""
         apart = [call for call in calls if self.alone(call)]
         others = [call for call in calls if not self.alone(call)]
         self.calls += len(calls)
@@ -99,7 +99,7 @@ class Examination:
         yield from self._found(calls[half:])
 
     def _by_the_hub(self, calls: Sequence[Call]) -> Iterator[tuple[Outcome, ...] | Exception]:
-        """Gives what two calls of one compiled program leave behind, both before either is looked at."""
+        """Yield what two calls of one compiled program leave behind, both before either is checked."""
         compiled: Any = compile_with(joined(calls), backend="hub", options=self.options)
         yield from [perform(calls, compiled) for _ in range(2)]
         plans = _plans(compiled)
@@ -112,7 +112,7 @@ class Examination:
 
 
 def _plans(compiled: Callable[..., Any]) -> tuple[Plan, ...]:
-    """Return the plans in use; none where PyTorch captured nothing, which is its affair."""
+    """Return the plans in use; none if PyTorch captured nothing, which is PyTorch's concern."""
     try:
         return captured_plans(compiled)
     except CaptureError:
@@ -120,7 +120,7 @@ def _plans(compiled: Callable[..., Any]) -> tuple[Plan, ...]:
 
 
 def compile_with(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
-    """Compiles with nothing left from programs before."""
+    """Compile with nothing left from earlier programs."""
     torch._dynamo.reset()
     return torch.compile(function, dynamic=False, **settings)
 
@@ -130,7 +130,7 @@ def compared(
     run: Callable[[], Iterator[tuple[Outcome, ...] | Exception]],
     wanted: tuple[Outcome, ...] | Exception,
 ) -> str:
-    """Says what the first run that differs makes of the calls; nothing where all do as wanted."""
+    """Return how the first run that differs is wrong about the calls; "" if all are as wanted."""
     return next(filter(None, (_difference(calls, got, wanted) for got in run())), "")
 
 

@@ -43,7 +43,7 @@ class Outcome:
 
     @cached_property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """Every tensor by what it is."""
+        """Return every tensor by its role."""
         named = {f"result {at}": value for at, value in enumerate(self.results)}
         named |= {f"argument {at} afterwards": value for at, value in enumerate(self.arguments)}
         named |= {f"gradient {at}": value for at, value in enumerate(self.gradients)}
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def perform(calls: Sequence[Call], run: Run, *, seed: int = 0) -> tuple[Outcome, ...] | Exception:
-    """Gives what each call leaves behind where `run` makes them all, or what was raised. The calls' own arguments stay."""
+    """Return what each call leaves behind if `run` makes them all, or what was raised. The calls' own arguments stay."""
     given = [copied(call.arguments) for call in calls]
     is_training = calls[0].cell.mode == "training"
     torch.manual_seed(seed)
@@ -70,7 +70,7 @@ def perform(calls: Sequence[Call], run: Run, *, seed: int = 0) -> tuple[Outcome,
 
 
 def in_eager(calls: Sequence[Call], *, seed: int = 0) -> tuple[Outcome, ...] | Exception:
-    """Gives what PyTorch itself makes of the calls."""
+    """Return what PyTorch itself makes of the calls."""
     return perform(calls, joined(calls), seed=seed)
 
 
@@ -102,7 +102,7 @@ def _tensors(values: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _gradients(results: Sequence[Any], given: Sequence[Arguments]) -> list[tuple[torch.Tensor | None, ...]]:
-    """Gives the gradients of each call's tensors, taken all at once: a compiled program can be gone back through once."""
+    """Return the gradients of each call's tensors, taken all at once: a compiled program's backward runs only once."""
     leaves = [[value for value in _tensors(arguments) if value.requires_grad] for arguments in given]
     outputs = [
         [value for value in _tensors(result) if value.requires_grad and value.layout is torch.strided] for result in results
@@ -128,7 +128,7 @@ class References:
         self._call = call
 
     def of(self, name: str, like: torch.Tensor) -> tuple[torch.Tensor, float] | None:
-        """Gives the values of a tensor of the outcome, and their noise; None where the call has no float64 form."""
+        """Return the values of a tensor of the outcome, and their noise; None if the call has no float64 form."""
         exact, *moved = self._runs
         if exact is None or name not in exact.tensors:
             return None
@@ -157,7 +157,7 @@ def _distance(values: torch.Tensor, moved: torch.Tensor) -> float:
 
 
 def difference(call: Call, got: Outcome, wanted: Outcome) -> str:
-    """Says what is not as wanted; nothing where all is. Values count where the call promises any."""
+    """Return what is not as wanted, "" if all is. Values count if the call promises any."""
     if got.structure != wanted.structure:
         return f"result is a {got.structure}, {wanted.structure} expected"
     for at, (mine, eager) in enumerate(zip(got.results, wanted.results, strict=True)):
@@ -186,7 +186,7 @@ def _form(got: Any, wanted: Any) -> str:
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Gives the strides that matter: a dim of one element is never stepped along."""
+    """Return the strides that matter: a dim of one element is never stepped along."""
     return tuple(step if size > 1 else 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
@@ -215,7 +215,7 @@ def _values(call: Call, got: Outcome, wanted: Outcome) -> str:
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Gives a tensor as a dense one of real numbers."""
+    """Return a tensor as a dense one of real numbers."""
     tensor = tensor.detach()
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     dense = dense.resolve_conj().resolve_neg()
@@ -223,7 +223,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_same(got: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """True where two tensors are equal, NaN for NaN."""
+    """Return True if two tensors are equal, NaN equal to NaN."""
     mine, eager = plain(got), plain(wanted)
     if mine.shape != eager.shape:
         return False

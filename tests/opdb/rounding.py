@@ -17,7 +17,7 @@ class Rounding(TorchDispatchMode):
     """Within it, floating-point results are moved by up to one rounding of a dtype; views and writes are left alone."""
 
     def __init__(self, dtype: torch.dtype, seed: int) -> None:
-        """Rounds as a dtype does: float32 where that is not floating."""
+        """Round as a dtype does: float32 if it is not floating."""
         super().__init__()
         self.eps = torch.finfo(dtype if dtype.is_floating_point else torch.float32).eps
         self.generator = torch.Generator().manual_seed(seed)
@@ -25,7 +25,7 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Runs one operator."""
+        """Run one operator."""
         found = func(*args, **(kwargs or {}))
         schema = func._schema
         is_plain = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)

@@ -10,14 +10,14 @@ from tests.opdb.findings import Examination
 LEAST_PART = 0.25
 """Operators that backends run for each call, over many operators."""
 ENOUGH_CALLS, ENOUGH_OPERATORS = 200, 50
-"""What has to have run for that to mean anything: of few operators nobody may take any."""
+"""How much has to have run for that to mean anything: of few operators, backends may support none."""
 
 
 class Tally:
     """Counts over many examinations."""
 
     def __init__(self, least_part: float = LEAST_PART, *, backends: Sequence[str] = ()) -> None:
-        """Each of `backends` must run an operator. With `least_part` 0, that is enough."""
+        """Require that each of `backends` runs an operator. With `least_part` 0, that is enough."""
         self.least_part = least_part
         self.backends = tuple(backends)
         self.operators: set[str] = set()
@@ -26,18 +26,18 @@ class Tally:
         """Operators that each backend ran."""
 
     def add(self, operator: str, examination: Examination) -> None:
-        """Counts what an examination of one operator ran."""
+        """Count what an examination of one operator ran."""
         self.operators.add(operator)
         self.calls += examination.calls
         self.ran += examination.ran
 
     @property
     def bought(self) -> int:
-        """Return how many operators backends ran, all of them together."""
+        """Return how many operators backends ran, in total."""
         return self.ran.total()
 
     def complaint(self) -> str:
-        """Says that backends ran too little; nothing where they ran enough, or where too little ran at all."""
+        """Return a message if backends ran too little; "" if they ran enough, or if too little ran at all."""
         if self.calls < ENOUGH_CALLS or len(self.operators) < ENOUGH_OPERATORS:
             return ""
         if idle := [name for name in self.backends if not self.ran[name]]:

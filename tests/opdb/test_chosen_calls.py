@@ -28,7 +28,7 @@ Without gradients only: with them a group is a dozen calls, of which one backend
 
 
 def cases() -> Iterator[Any]:
-    """Return each group in each mode, with the backend that gets whatever it takes of it; with none, all may bid."""
+    """Yield each group in each mode, with the backend that receives whatever it supports of it; with none, all may bid."""
     for group in range(GROUPS):
         backend = ALONE[group // 2 % len(ALONE)] if group % 2 else None
         yield pytest.param(group, "inference", backend, id=f"{group}-inference-{backend or 'all'}")

@@ -23,12 +23,12 @@ X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
 
 def call_of(function: Callable[..., Any], *arguments: Any, mode: Any = "inference", index: int = 0) -> Call:
-    """Gives a sample call of a function of ours."""
+    """Return a sample call of a function of our own."""
     return Call(Cell("made up", "float32", mode), index, function, (arguments, {}), lambda result: result)
 
 
 def outcome(function: Callable[..., Any], *arguments: Any, mode: Any = "inference") -> Outcome:
-    """Gives what a function leaves behind in eager."""
+    """Return what a function leaves behind in eager."""
     found = in_eager([call_of(function, *arguments, mode=mode)])
     assert not isinstance(found, Exception), found
     return found[0]
@@ -120,7 +120,7 @@ def test_an_error_is_an_outcome() -> None:
 
 @pytest.fixture
 def faulty_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub that computes 0.1 more than is right wherever a call takes a tensor of two elements."""
+    """Make the hub compute 0.1 more than is right whenever a call takes a tensor of two elements."""
 
     def spoiled(tensor: torch.Tensor) -> torch.Tensor:
         return tensor + 0.1 if tensor.numel() == 2 else tensor
@@ -172,7 +172,7 @@ def test_the_list_is_checked_both_ways(
 
 
 def test_a_call_that_is_not_listed_may_not_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not on the list is wrong even where aot_eager fails too: somebody has to look at it first."""
+    """What is not on the list is wrong even if aot_eager fails too: a person has to look at it first."""
     monkeypatch.setattr(allowed, "entries", lambda: (LISTED,))
     monkeypatch.setattr(allowed, "is_made_for_this_torch", lambda: False)
     found = [Finding("made up-float32-inference 2", "wrong", "wrong, too")]

@@ -8,7 +8,7 @@ from tests.opdb.declared import declared_cells, names_of, packets_in
 
 
 def cases(*operators: str, backend: str) -> set[str]:
-    """Gives which operators' calls would be tried, with the modes."""
+    """Return which operators' calls would be tried, with the modes."""
     cells = [cell for operator in operators for cell in cells_of(operator)]
     return {f"{cell.operator}-{cell.mode}" for cell in declared_cells(cells, (backend,))}
 

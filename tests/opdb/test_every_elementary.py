@@ -54,7 +54,7 @@ REFUSED = {
         "xlogy",
     ),
 }
-"""By dtype: operators of which DISC refuses every sample. One that it takes by now has to leave this list."""
+"""By dtype: operators of which DISC refuses every sample. One that it supports now has to be removed from this list."""
 
 
 @pytest.mark.parametrize("cell", drawn(CELLS.values(), one_in=4), ids=CELLS)

@@ -13,14 +13,14 @@ from tests.opdb.tally import ENOUGH_CALLS, ENOUGH_OPERATORS, Tally
 
 
 def examination(calls: int, bought: int) -> Examination:
-    """Gives one that has run."""
+    """Return an examination that has run."""
     found = Examination({})
     found.calls, found.ran = calls, Counter({"disc": bought})
     return found
 
 
 def tally_of(operators: int, *, calls: int, bought: int) -> Tally:
-    """Gives the tally over so many operators of so many calls each."""
+    """Return the tally over so many operators of so many calls each."""
     tally = Tally()
     for number in range(operators):
         tally.add(f"operator {number}", examination(calls, bought))
@@ -47,7 +47,7 @@ def test_of_one_backend_an_operator_is_enough() -> None:
 
 
 def test_each_backend_that_was_named_has_to_run() -> None:
-    """One that refuses everything is told, however much the others run."""
+    """One that refuses everything is reported, however much the others run."""
     tally = Tally(0.0, backends=("disc", "tvm"))
     for number in range(ENOUGH_OPERATORS):
         tally.add(f"operator {number}", examination(8, 8))
@@ -56,7 +56,7 @@ def test_each_backend_that_was_named_has_to_run() -> None:
 
 @pytest.mark.parametrize(("operators", "calls"), [(ENOUGH_OPERATORS - 1, 100), (ENOUGH_OPERATORS, 1)])
 def test_a_short_run_proves_nothing(operators: int, calls: int) -> None:
-    """Of few calls, or of few operators, nobody need take any."""
+    """Of few calls, or of few operators, backends need not support any."""
     assert tally_of(operators, calls=calls, bought=0).complaint() == ""
 
 

@@ -121,7 +121,7 @@ def FailingModule_basic(module, tu):
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a registry like torch-mlir's."""
+    """Return a folder with a registry like torch-mlir's."""
     package = tmp_path / "projects" / "pt1" / "python" / PACKAGE
     (package / "test_suite").mkdir(parents=True)
     for name, text in (("registry", REGISTRY), ("framework", FRAMEWORK), ("__init__", ""), ("test_suite/__init__", "")):
@@ -137,7 +137,7 @@ def checkout(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_programs_are_run_and_counted(checkout: Path) -> None:
-    """What DISC takes it runs, and what is wrong, or runs nowhere, is told apart."""
+    """DISC runs what it supports; wrong programs and those that run nowhere are distinguished."""
     suite = suite_in(checkout)
     assert [reason.split(":")[0] for reason in suite.left_out] == ["broken.py"]
     found = {outcome.name: outcome for outcome in outcomes(suite, "", None, dynamic=False)}

@@ -62,12 +62,12 @@ class Outcome:
     detail: str = ""
 
     def line(self) -> str:
-        """Gives it for people."""
+        """Return the line that people read."""
         return f"{self.name:60} {self.verdict:8} {self.by_disc:4} of {self.nodes:4} nodes by disc  {self.detail}".rstrip()
 
 
 def suite_in(checkout: Path) -> Suite:
-    """Gives the programs that a checkout registers. Raises ImportError where it holds no such registry."""
+    """Return the programs that a checkout registers. Raise ImportError if it contains no such registry."""
     root = checkout / FOLDER
     if not (root / PACKAGE / "registry.py").is_file():
         raise ImportError(f"{checkout} is no checkout of torch-mlir: {FOLDER / PACKAGE} is not there")
@@ -86,7 +86,7 @@ def suite_in(checkout: Path) -> Suite:
 
 
 def _stand_in() -> None:
-    """Makes importable what the registry imports and no program needs."""
+    """Make importable what the registry imports and no program needs."""
     sys.modules.setdefault("multiprocess", multiprocessing)
     try:
         importlib.import_module("torch_mlir._version")
@@ -97,7 +97,7 @@ def _stand_in() -> None:
         sys.modules["torch_mlir._version"] = package._version = version  # type: ignore[attr-defined]
     try:
         importlib.import_module("torchvision")
-    except Exception:  # noqa: BLE001 - it does not import beside every build of PyTorch
+    except Exception:  # noqa: BLE001 - it cannot be imported with every build of PyTorch
         vision = sys.modules["torchvision"] = types.ModuleType("torchvision")
         for name in ("ops", "models"):
             module = sys.modules[f"torchvision.{name}"] = types.ModuleType(f"torchvision.{name}")
@@ -105,7 +105,7 @@ def _stand_in() -> None:
 
 
 class _Recorder:
-    """Stands for a module while a program is invoked: notes each call of it or of its methods, and gives eager's result."""
+    """A substitute for a module during a program's invocation: records calls of it and its methods, returns eager's."""
 
     def __init__(self, module: torch.nn.Module, calls: list[tuple[str, tuple[Any, ...]]], path: str = "") -> None:
         self._module = module
@@ -123,7 +123,7 @@ class _Recorder:
 def examine(
     program: Any, utilities: Callable[[], Any], options: dict[str, Any], *, dynamic: bool | None = False
 ) -> Outcome:
-    """Runs one program in eager and compiled, on equal inputs and weights. Raises nothing."""
+    """Run one program in eager and compiled, on equal inputs and weights. Raise nothing."""
     name = program.unique_name
     try:
         calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -150,7 +150,7 @@ def examine(
 
 
 def _is_traced(program: Any, path: str, arguments: Sequence[Any], *, dynamic: bool | None) -> bool:
-    """True where Dynamo can trace a call, whatever compiles it."""
+    """Return True if Dynamo can trace a call, regardless of what compiles it."""
     torch.compiler.reset()
     try:
         with torch.no_grad():
@@ -179,7 +179,7 @@ def _copied(arguments: Sequence[Any]) -> list[Any]:
 
 
 def _counts(compiled: Any) -> tuple[int, int]:
-    """Gives how many nodes the plans in use hold, and how many of them DISC really ran: not those that fell back."""
+    """Return how many nodes the plans in use hold, and how many of them DISC really ran: not those that fell back."""
     whole = by_disc = 0
     for plan in hub.plans(compiled):
         fallen = {event.cluster for event in plan.events if event.kind == "fallback"}
@@ -190,7 +190,7 @@ def _counts(compiled: Any) -> tuple[int, int]:
 
 
 def _difference(found: Any, right: Any) -> str:
-    """Says how a result differs from eager's, "" where it does not beyond roundings."""
+    """Return how a result differs from eager's, "" if it does not beyond roundings."""
     try:
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5, equal_nan=True, check_stride=False)
     except (AssertionError, TypeError, ValueError) as error:
@@ -201,7 +201,7 @@ def _difference(found: Any, right: Any) -> str:
 def outcomes(
     suite: Suite, pattern: str, limit: int | None, *, dynamic: bool | None, part: tuple[int, int] = (1, 1)
 ) -> Iterator[Outcome]:
-    """Gives what comes of the programs whose names fit a regular expression, or of a part of them, in order of names."""
+    """Yield the outcomes of the programs whose names match a regular expression, or of some of them, in order of names."""
     fitting = (each for each in suite.programs if re.search(pattern, each.unique_name))
     chosen = sorted(fitting, key=lambda each: each.unique_name)[:limit]
     with tempfile.TemporaryDirectory(prefix="disc-outside-") as folder:
@@ -221,7 +221,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a line for each program, and a summary. Gives 1 where a compiled program is wrong."""
+    """Print a line for each program, and a summary. Return 1 if a compiled program is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--filter", default="")
     parser.add_argument("--limit", type=int)

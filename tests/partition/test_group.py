@@ -51,7 +51,7 @@ def test_independent_eager_work_does_not_split_a_cluster() -> None:
 
 
 def on_two_devices() -> Graph:
-    """Gives additions on each of two devices in turn, with a copy from the first to the second at the end."""
+    """Return additions on each of two devices in turn, with a copy from the first to the second at the end."""
     with FakeTensorMode(), torch.no_grad():
         x, y = torch.empty(2, device="cuda:0"), torch.empty(2, device="cuda:1")
         module = make_fx(lambda x, y: ((x + 1).cos(), (y + 1).cos() + (x + 1).cos().to("cuda:1")))(x, y)

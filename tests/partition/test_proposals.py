@@ -32,14 +32,14 @@ X = torch.ones(2, 8)
 
 
 class Choosy(Backend):
-    """Takes all but tanh, and compiles nothing."""
+    """A backend that supports all but tanh, and compiles nothing."""
 
     def supports(self, node: torch.fx.Node) -> Support:
-        """Refuses one operator."""
+        """Refuse one operator."""
         return refused("no tanh here") if "tanh" in operator_name(node) else ACCEPTED
 
     def compile(self, cluster: Any, settings: Any) -> Any:
-        """Is never called."""
+        """Fail if called."""
         raise NotImplementedError
 
 
@@ -51,14 +51,14 @@ class Plugin:
 
     @hookimpl
     def hub_candidates(self, graph: Graph) -> Any:
-        """Proposes."""
+        """Return the proposals."""
         return self.answer(graph)
 
 
 def ask(
     graph: Graph, *answers: Callable[[Graph], Any], options: Options | None = None
 ) -> tuple[tuple[Group, ...], tuple[Event, ...]]:
-    """Gives what `proposed` gives with one plugin for each answer, named p0, p1 ..., and the backend `choosy`."""
+    """Return what `proposed` returns with one plugin for each answer, named p0, p1 ..., and the backend `choosy`."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     for number, answer in enumerate(answers):
@@ -72,13 +72,13 @@ def ask(
 
 
 def mlp() -> Graph:
-    """Linear, gelu, linear, gelu, tanh."""
+    """Return linear, gelu, linear, gelu, tanh."""
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4), nn.GELU(), nn.Tanh())
     return capture(model, (X,)).graph
 
 
 def gelu_of_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """The pattern of these tests."""
+    """Compute the pattern of these tests."""
     return F.gelu(F.linear(x, weight, bias))
 
 
@@ -86,7 +86,7 @@ EXAMPLE = (torch.ones(2, 4), torch.ones(3, 4), torch.ones(3))
 
 
 def offers(*node_sets: Iterable[str], backend: str = "choosy") -> Callable[[Graph], Any]:
-    """Gives an answer that proposes these nodes."""
+    """Return an answer that proposes these nodes."""
     return lambda graph: [Proposal(backend, tuple(nodes), "pattern") for nodes in node_sets]
 
 
@@ -114,7 +114,7 @@ def test_a_proposal_over_two_devices_is_refused() -> None:
 
 
 def test_nodes_come_in_topological_order_and_once() -> None:
-    """However they are named, and whoever proposes them."""
+    """The names do not matter, nor which plugin proposes them."""
     groups, events = ask(mlp(), offers(["gelu", "linear", "gelu"]), offers(["linear", "gelu"]))
     assert groups == (Group("choosy", ("linear", "gelu")),)
     assert not events
@@ -167,13 +167,13 @@ def test_elements_of_a_tuple_come_with_it() -> None:
 
 
 def fails_late(graph: Graph) -> Iterable[Proposal]:
-    """Proposes, and raises."""
+    """Propose, and raise."""
     yield Proposal("choosy", (graph.nodes[0].name,))
     raise RuntimeError("out of ideas")
 
 
 def changes(graph: Graph) -> Iterable[Proposal]:
-    """Proposes, and makes another program of the graph."""
+    """Propose, and change the graph."""
     graph.by_name["gelu"].target = torch.ops.aten.sin.default
     return [Proposal("choosy", ("gelu",))]
 

@@ -24,7 +24,7 @@ TINY: Mapping[str, Any] = {"hidden": 32, "tokens": 16, "vocabulary": 100}
 
 
 def graph_of(built: tuple[nn.Module, tuple[Any, ...]], *, dynamic: bool = False) -> Graph:
-    """Captures a model as the zoo's builders give it."""
+    """Capture a model as the zoo's builders return it."""
     module, inputs = built
     with torch.no_grad():
         module.eval()(*inputs)  # transformers sets some models up at their first call
@@ -32,13 +32,13 @@ def graph_of(built: tuple[nn.Module, tuple[Any, ...]], *, dynamic: bool = False)
 
 
 def heavies(graph: Graph, region: Region) -> list[str]:
-    """Gives the short names of a region's heavy operators."""
+    """Return the short names of a region's heavy operators."""
     nodes = (graph.by_name[name] for name in region.nodes)
     return [operator_name(node).split(".")[1] for node in nodes if is_heavy(node)]
 
 
 def check_cover(graph: Graph, found: tuple[Region, ...]) -> None:
-    """Each node is in one region, in order; each region is convex and carries what later nodes read."""
+    """Check that each node is in one region, in order, and that each region is convex and carries what later nodes read."""
     assert tuple(name for region in found for name in region.nodes) == tuple(node.name for node in graph.nodes)
     done: set[str] = set()
     for region in found:
@@ -64,7 +64,7 @@ REPEATING: Mapping[str, Callable[[int], tuple[nn.Module, tuple[Any, ...]]]] = {
 
 @cache
 def repeating(name: str, layers: int) -> Graph:
-    """Captures a model with a number of layers, once."""
+    """Capture a model with a number of layers, once."""
     return graph_of(REPEATING[name](layers))
 
 
@@ -149,7 +149,7 @@ def test_an_encoders_output_hides_no_cut_points() -> None:
 
 
 def test_outputs_hide_no_cut_points() -> None:
-    """Keys and values that every layer gives out, for a cache, cross no cut: nobody reads them."""
+    """Keys and values that every layer returns, for a cache, cross no cut: no later node reads them."""
 
     class Layers(nn.Module):
         def __init__(self) -> None:
@@ -178,7 +178,7 @@ class Scan(nn.Module):
         self.mix, self.steps = nn.Conv1d(8, 8, 3, padding=1, groups=8), nn.Linear(8, 24)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Takes and gives [B, T, 8]."""
+        """Map [B, T, 8] to [B, T, 8]."""
         hidden, gate = self.enter(self.norm(x)).chunk(2, dim=-1)
         hidden = self.mix(hidden.mT).mT
         decay, b, c = self.steps(hidden).chunk(3, dim=-1)

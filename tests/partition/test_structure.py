@@ -17,12 +17,12 @@ from hub.testing.single import capture
 
 
 def graph_of(module: nn.Module | Callable[..., Any], *inputs: Any, dynamic: bool = False) -> Graph:
-    """Captures a module or a function."""
+    """Capture a module or a function."""
     return capture(module, inputs, dynamic=dynamic).graph  # pyright: ignore[reportArgumentType] - a function will do
 
 
 def digest_of(module: nn.Module | Callable[..., Any], *inputs: Any, dynamic: bool = False) -> str:
-    """Gives the digest of all nodes."""
+    """Return the digest of all nodes."""
     graph = graph_of(module, *inputs, dynamic=dynamic)
     return structure_digest(graph, [node.name for node in graph.nodes])
 
@@ -31,7 +31,7 @@ X = torch.ones(2, 8)
 
 
 class Attention(nn.Module):
-    """Scores of queries and keys, in the order that `swapped` says."""
+    """Scores of queries and keys, in the order that `swapped` selects."""
 
     def __init__(self, *, swapped: bool = False) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         self.swapped = swapped
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Gives [B, B]."""
+        """Return [B, B]."""
         q, k = self.q(x), self.k(x)
         return k @ q.T if self.swapped else q @ k.T
 

@@ -1,4 +1,4 @@
-"""What tests of the planner share: scenes whose backends compile nothing, and whose prices the test writes."""
+"""Fixtures of the planner's tests: contexts whose backends compile nothing, and whose prices the test sets."""
 
 from __future__ import annotations
 
@@ -38,41 +38,41 @@ GFLOPS = 100e9
 
 
 class Null(Backend):
-    """Takes all operators but some, and compiles nothing."""
+    """A backend that supports all operators but some, and compiles nothing."""
 
     def __init__(self, refuses: str, estimate_s: float | None) -> None:
         self.refuses = refuses
         self.estimate_s = estimate_s
 
     def supports(self, node: torch.fx.Node) -> Support:
-        """Refuses what it was told to."""
+        """Refuse the operators that it was set to refuse."""
         is_refused = bool(self.refuses) and self.refuses in operator_name(node)
         return refused(f"no {self.refuses} here") if is_refused else ACCEPTED
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
-        """Gives a fixed price, where it has one."""
+        """Return a fixed price, if it has one."""
         return None if self.estimate_s is None else Cost(self.estimate_s, 0.0, 0, "estimated", "fixed")
 
     def compile(self, cluster: Any, settings: Any) -> Any:
-        """Is never called."""
+        """Fail if called."""
         raise NotImplementedError
 
 
 class Proposing:
-    """A plugin that proposes what a function says."""
+    """A plugin that proposes what a function returns."""
 
     def __init__(self, answer: Callable[[Graph], Iterable[Proposal]]) -> None:
         self.answer = answer
 
     @hookimpl
     def hub_candidates(self, graph: Graph) -> Iterable[Proposal]:
-        """Proposes."""
+        """Return the proposals."""
         return self.answer(graph)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A context with its verdicts and its price book."""
+    """A planning context with its verdicts and its price book."""
 
     context: PlanningContext
     verdicts: Verdicts
@@ -81,38 +81,38 @@ class Stage:
 
     @property
     def settings(self) -> CompileSettings:
-        """Settings of pieces."""
+        """Return the settings of pieces."""
         return self.context.settings(spin=False)
 
     def again(self) -> Stage:
-        """Gives the same context as a later process would find it: the measurements, and nothing else."""
+        """Return the same context as a later process would find it: the measurements, and nothing else."""
         return replace(self, book=PriceBook(self.context))
 
     def price(self, backend: str, nodes: Sequence[str], run_s: float, *, spin: bool = False) -> None:
-        """Writes down that a cluster was measured."""
+        """Record that a cluster was measured."""
         cost = Cost(run_s, run_s / 100, 0, "measured", "written by a test")
         settings, report = self.context.settings(spin=spin), Report(compile_s=0.1)
         self.book.keep(Candidate("k0", Group(backend, tuple(nodes)), settings, (), report=report, cost=cost))
 
     def slow_eager(self) -> None:
-        """Makes eager a bad choice in tests that are about backends."""
+        """Make eager a bad choice in tests that are about backends."""
         self.monkeypatch.setattr(PriceBook, "_learned_eager_s", lambda book, name: 10e-3)
 
     def price_whole(self, backend: str, run_s: float, *, spin: bool = True) -> None:
-        """Writes down that a backend was measured on all of the graph that it takes."""
+        """Record that a backend was measured on everything in the graph that it supports."""
         nodes = [node.name for node in self.context.graph.nodes if self.verdicts.takes(backend, node.name)]
         self.price(backend, nodes, run_s, spin=spin)
 
 
 @pytest.fixture(autouse=True)
 def _fixed_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimates do not depend on the machine that runs the tests."""
+    """Fix the peaks, so that estimates do not depend on the machine that runs the tests."""
     monkeypatch.setattr("hub.pricing.roofline.peaks", lambda threads, device=None: Peaks(GFLOPS, 10e9))
 
 
 @pytest.fixture
 def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
-    """Gives `set_stage(module, inputs, backends)`: `backends` maps names to the operator that each refuses."""
+    """Return `set_stage(module, inputs, backends)`: `backends` maps names to the operator that each refuses."""
 
     def build(
         module: torch.nn.Module,

@@ -1,4 +1,4 @@
-"""A model answers in eager at once while it is planned in another process, and runs as planned from then on."""
+"""A model answers in eager at once while another process plans it, and then runs as planned."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compiled(model: Callable[..., Any], **options: Any) -> Any:
 
 
 def planners() -> list[int]:
-    """Return the processes of this one that plan."""
+    """Return the child processes of this one that plan."""
     found: list[int] = []
     for pid in descendants(os.getpid()):
         try:
@@ -62,7 +62,7 @@ def planners() -> list[int]:
 
 
 def await_planner() -> int:
-    """Wait for a process that plans, and return its number."""
+    """Wait for a process that plans, and return its id."""
     while not (found := planners()):
         time.sleep(0.01)
     return found[0]
@@ -70,7 +70,7 @@ def await_planner() -> int:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Keep what was planned from being handed over until the event is set."""
+    """Hold back finished plans until the event is set."""
     release, hand_over = threading.Event(), aside.Aside._hand_over
 
     def wait_first(self: aside.Aside, *given: Any) -> None:
@@ -83,7 +83,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 @pytest.mark.parametrize("tune", ["off", "fast"])
 def test_first_calls_are_eagers_and_later_ones_run_as_planned(tune: str, held: threading.Event) -> None:
-    """The plan says which of the two it is, and the next process finds it kept."""
+    """The plan says which of the two it is, and the next process finds it in the cache."""
     model, x = Net().eval(), torch.randn(4, 32)
     run = compiled(model, tune=tune, budget_s=3.0)
     with torch.no_grad():
@@ -107,13 +107,13 @@ def test_first_calls_are_eagers_and_later_ones_run_as_planned(tune: str, held: t
         torch._dynamo.reset()
         again = compiled(model, tune=tune, budget_s=3.0)
         again(x)
-        kept = hub.plans(again)[-1]  # nothing is planned aside where there is a plan
+        kept = hub.plans(again)[-1]  # nothing is planned in another process if there is a plan
         assert kept.decided_by is DecidedBy.REPLAYED
         assert kept.backends == plan.backends
 
 
 def test_the_best_so_far_serves_while_planning_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that is a good deal faster than eager runs before the last one is known; in the end, that one runs."""
+    """A plan that is much faster than eager runs before the last one is known; in the end, the last one runs."""
     bound, goes_on = threading.Event(), threading.Event()
     settle, improve = CompiledGraph.settle, CompiledGraph.improve
 
@@ -175,7 +175,7 @@ def train(model: nn.Module, run: Callable[..., Any], seed: int, steps: int = 1) 
 
 
 def test_training_goes_on_in_eager_until_it_is_planned(held: threading.Event) -> None:
-    """Forward and backward are planned beside the steps, which change every weight; no copy of an input is kept then."""
+    """Forward and backward are planned during the steps, which change every weight; no copy of an input is kept then."""
     model, reference = Trained(), Trained()
     run = compiled(model, tune="off", backends=["disc"])
     for seed in range(3):
@@ -196,7 +196,7 @@ def test_training_goes_on_in_eager_until_it_is_planned(held: threading.Event) ->
 def test_what_is_too_large_to_copy_is_planned_in_the_first_call(
     monkeypatch: pytest.MonkeyPatch, held: threading.Event
 ) -> None:
-    """All graphs that wait share the room for copies; the plan says why the first call waited."""
+    """All waiting graphs share the memory for copies; the plan says why the first call waited."""
     monkeypatch.setattr(aside, "MAX_COPIED_BYTES", 1000)
     small, large = compiled(nn.Linear(4, 4), tune="off"), compiled(nn.Linear(4, 4), tune="off")
     with torch.no_grad():
@@ -211,7 +211,7 @@ def test_what_is_too_large_to_copy_is_planned_in_the_first_call(
 
 
 def test_plans_say_where_planning_stands(held: threading.Event) -> None:
-    """Whoever looks at the plan meanwhile sees what is being done, and how far it is."""
+    """The plan shows meanwhile what is being done, and how far it is."""
     run = compiled(Net().eval(), tune="fast", budget_s=3.0)
     seen: set[str] = set()
     with torch.no_grad():
@@ -227,7 +227,7 @@ def test_plans_say_where_planning_stands(held: threading.Event) -> None:
 
 
 def test_waiting_shows_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever waits sees stages, as one who plans does; nobody else does."""
+    """`hub.wait` shows stages, as planning in the first call does; nothing else shows them."""
     monkeypatch.setenv("HUB_PROGRESS", "plain")
     run = compiled(Net().eval(), tune="fast", budget_s=3.0)
     with torch.no_grad():
@@ -239,7 +239,7 @@ def test_waiting_shows_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_what_the_user_writes_meanwhile_is_used_as_it_is(held: threading.Event) -> None:
-    """A plan is tried on what the first call had; no answer, before the plan or after it, is of old weights."""
+    """A plan is tried on the first call's inputs; no answer, before the plan or after it, uses old weights."""
     model, x = Net().eval(), torch.randn(4, 32)
     run = compiled(model, tune="off")
     with torch.no_grad():
@@ -258,7 +258,7 @@ def test_what_the_user_writes_meanwhile_is_used_as_it_is(held: threading.Event) 
 
 
 def test_a_model_that_goes_takes_its_planning_with_it() -> None:
-    """Nothing waits for the plan, and nothing is left of it."""
+    """Nothing waits for the plan, and nothing remains of it."""
     model, x = Net().eval(), torch.randn(4, 32)
     run = compiled(model, tune="full", budget_s=600.0)
     with torch.no_grad():
@@ -275,7 +275,7 @@ def test_a_model_that_goes_takes_its_planning_with_it() -> None:
 
 
 def test_a_planner_that_is_killed_costs_nothing_but_time(held: threading.Event) -> None:
-    """The graph is planned in this process then, and the plan says why."""
+    """This process plans the graph then, and the plan says why."""
     model, x = Net().eval(), torch.randn(4, 32)
     run = compiled(model, tune="off")
     with torch.no_grad():
@@ -315,7 +315,7 @@ def test_eight_threads_call_it_before_there_is_a_plan(held: threading.Event) -> 
 
 
 def test_inference_mode_is_the_users_alone() -> None:
-    """A model that is called in it is planned outside it."""
+    """A model that is called in inference mode is planned outside of it."""
     model = Net().eval()
     run = compiled(model, tune="off", backends=["onnxruntime"])
     with torch.inference_mode():
@@ -328,7 +328,7 @@ def test_inference_mode_is_the_users_alone() -> None:
 
 
 def test_freezing_waits_for_the_plan() -> None:
-    """What is frozen is the plan, not eager."""
+    """The frozen model runs the plan, not eager."""
     model, x = Net().eval(), torch.randn(4, 32)
     run = compiled(model, tune="off")
     frozen = hub.freeze(run, x)
@@ -339,7 +339,7 @@ def test_freezing_waits_for_the_plan() -> None:
 
 @pytest.mark.parametrize("how", [{"start": "wait"}, {"strict": True}, {"isolate": False}])
 def test_who_asks_for_a_plan_at_once_gets_it(how: dict[str, Any]) -> None:
-    """`start="wait"` says so; errors of `strict` belong to the call; without workers nothing is planned elsewhere."""
+    """`start="wait"` requests it; errors of `strict` belong to the call; without workers nothing is planned elsewhere."""
     model, x = Net().eval(), torch.randn(4, 32)
     run = compiled(model, tune="off", **{"backends": ["onnxruntime"], **how})
     with torch.no_grad():
@@ -365,7 +365,7 @@ class Broken(Backend):
 
 
 def test_what_failed_is_told_to_a_thread_of_the_users(install_plugin: Callable[[str, str], None]) -> None:
-    """A warning in the thread that planned would reach nobody's filters; the next call gives it, once."""
+    """No user's filter sees a warning in the planning thread; the next call emits it, once."""
     install_plugin("broken", BROKEN)
     model, x = Net().eval(), torch.randn(4, 32)
     run = compiled(model, tune="off", backends=["broken"])
@@ -395,12 +395,12 @@ def test_what_failed_is_told_to_a_thread_of_the_users(install_plugin: Callable[[
     ],
 )
 def test_copies_lie_in_memory_as_their_originals_do(tensor: torch.Tensor) -> None:
-    """Plans are for strides; copies share nothing."""
+    """Plans are made for strides; copies share no memory."""
     copy = _copied(tensor)
     assert torch.equal(copy, tensor)
     if tensor.numel():
         assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
-    if tensor.stride() != (2, 1):  # windows that overlap come apart
+    if tensor.stride() != (2, 1):  # windows that overlap are separated
         assert copy.stride() == tensor.stride()
 
 
@@ -431,7 +431,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 @pytest.mark.parametrize("then", THEN)
 def test_a_process_that_ends_takes_its_planning_with_it(then: str, tmp_path: Path) -> None:
-    """It ends at once, and neither a process nor a folder is left; a fork answers, and waits for nothing."""
+    """The process ends at once and leaves neither a process nor a folder; a fork answers, and waits for nothing."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     code = LEAVING.format(then=textwrap.dedent(THEN[then]))
@@ -446,7 +446,7 @@ def test_a_process_that_ends_takes_its_planning_with_it(then: str, tmp_path: Pat
 
 
 def test_all_that_plans_is_behind_the_users_threads(tmp_path: Path) -> None:
-    """Every process that a model in its first calls has started stays behind, and the user's own is as it was."""
+    """Every process that a model's first calls have started has a lower priority; the user's own priority is unchanged."""
     code = f"""
     import os, time
     from pathlib import Path

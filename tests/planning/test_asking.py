@@ -1,4 +1,4 @@
-"""Who is asked about a graph: of many installed backends, those that are expected to win."""
+"""Which backends are called about a graph: of many installed ones, those that are expected to win."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hub.plugin.table import ACCEPTED
 from tests.planning.conftest import Stage
 
 REAL = ("onnxruntime", "openvino", "inductor", "disc", "xla", "iree", "tvm")
-"""Those of which the shipped table knows something."""
+"""Backends that the shipped table knows."""
 MANY = dict.fromkeys((*(f"unknown{number}" for number in range(93)), *REAL), "")
 
 
 class Listener:
-    """Workers that say who was asked."""
+    """Workers that record which backends were called."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -43,7 +43,7 @@ class Listener:
 
 
 def listening(stage: Stage) -> tuple[PlanningContext, Listener, Verdicts]:
-    """Return a context in which nobody has been asked yet, and who will hear of each question."""
+    """Return a context in which no backend has been called yet, and a listener that records each call."""
     listener = Listener(stage.context.workers)
     context = replace(stage.context, workers=listener)  # pyright: ignore[reportArgumentType]
     return context, listener, before_asking(context.graph, context.registry, context.options)
@@ -55,7 +55,7 @@ def perceptron() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def test_of_a_hundred_backends_three_are_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
-    """Those that are known to be fast come first, not those of which nothing is known."""
+    """Backends that are known to be fast come first, not those about which nothing is known."""
     stage = set_stage(*perceptron, MANY)
     context, listener, verdicts = listening(stage)
     found = ask_until_taken(context, verdicts, stage.book)
@@ -66,7 +66,7 @@ def test_of_a_hundred_backends_three_are_asked(set_stage: Callable[..., Stage], 
 
 
 def test_refusals_bring_the_next_ones(set_stage: Callable[..., Stage], perceptron: Any) -> None:
-    """Where those that were asked take nothing, others are asked until one does, or nobody is left."""
+    """If the backends called first support nothing, others are called until one does, or none is left."""
     stage = set_stage(*perceptron, {**dict.fromkeys(REAL, "aten"), "toy": ""})
     context, listener, verdicts = listening(stage)
     found = ask_until_taken(context, verdicts, stage.book)
@@ -79,7 +79,7 @@ def test_refusals_bring_the_next_ones(set_stage: Callable[..., Stage], perceptro
 
 
 def test_whoever_could_be_faster_at_best_is_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
-    """By prices alone, the choice is what it would be had all been asked; who is slower at best is not."""
+    """By prices alone, the choice is as if all backends were called; one that is slower even at best is not called."""
     names = [f"slow{number}" for number in range(9)]
     stage = set_stage(*perceptron, {"refusing": "gelu", "taking": "", **dict.fromkeys(names, "")})
     stage.slow_eager()
@@ -94,7 +94,7 @@ def test_whoever_could_be_faster_at_best_is_asked(set_stage: Callable[..., Stage
 
 
 def test_forced_operators_name_who_is_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
-    """A backend that an operator is forced to is asked, however slow it is expected to be."""
+    """A backend that an operator is forced to is called, however slow it is expected to be."""
     options = Options(force={"aten.gelu": "unknown7"})
     stage = set_stage(*perceptron, MANY, options=options)
     context, listener, verdicts = listening(stage)
@@ -103,7 +103,7 @@ def test_forced_operators_name_who_is_asked(set_stage: Callable[..., Stage], per
 
 
 def test_what_was_lost_before_the_question_stays_lost(set_stage: Callable[..., Stage], perceptron: Any) -> None:
-    """A backend that failed on a node, by a plan that an earlier process kept, does not get it back by being asked."""
+    """A backend that failed on a node, by a plan that an earlier process kept, does not get it back by being called."""
     stage = set_stage(*perceptron, {"toy": ""})
     context, _, verdicts = listening(stage)
     node = next(node.name for node in context.graph.nodes if "gelu" in str(node.target))
@@ -115,7 +115,7 @@ def test_what_was_lost_before_the_question_stays_lost(set_stage: Callable[..., S
 
 
 def test_answers_are_in_the_order_of_registration(set_stage: Callable[..., Stage], perceptron: Any) -> None:
-    """Whoever is asked first: plans and messages list backends as they are installed."""
+    """Regardless of which backend is called first, plans and messages list backends in the order of installation."""
     stage = set_stage(*perceptron, {"one": "", "two": "", "three": "", "four": "", **dict.fromkeys(REAL, "aten")})
     context, _, verdicts = listening(stage)
     found = ask_until_taken(context, verdicts, stage.book)
@@ -124,7 +124,7 @@ def test_answers_are_in_the_order_of_registration(set_stage: Callable[..., Stage
 
 
 def test_whoever_lost_everything_is_not_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
-    """Where nobody is left who could take anything, asking ends, and eager has the graph."""
+    """If no backend is left that could support anything, the search ends, and the graph runs in eager."""
     stage = set_stage(*perceptron, {"toy": ""})
     context, listener, verdicts = listening(stage)
     lost = verdicts.without("toy", [node.name for node in context.graph.nodes], "it fell over")
@@ -133,7 +133,7 @@ def test_whoever_lost_everything_is_not_asked(set_stage: Callable[..., Stage], p
 
 
 def test_whoever_could_only_have_views_is_not_asked(set_stage: Callable[..., Stage]) -> None:
-    """A graph that computes nothing is nobody's."""
+    """A graph that computes nothing is offered to no backend."""
     stage = set_stage(Turned(), (torch.randn(3, 4),), MANY)
     context, listener, verdicts = listening(stage)
     assert decide(context, verdicts, may_measure=False).decided_by is DecidedBy.NO_TAKER

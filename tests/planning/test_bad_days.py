@@ -1,4 +1,4 @@
-"""Real planning on bad days: workers die at any moment, or everything becomes ten times slower in the middle."""
+"""Real planning under failures: workers die at any moment, or everything becomes ten times slower in the middle."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests import slices
 
 BACKENDS = ("disc", "onnxruntime", "openvino")
 NOISE = 0.3
-"""Share by which a plan may be slower in its own evidence than the best contender: other tests run beside this one."""
+"""Share by which a plan may be slower in its own evidence than the best contender: other tests run at the same time."""
 
 
 class Net(nn.Module):
-    """Two convolutions and a head: enough for every backend to take some seconds."""
+    """Two convolutions and a head: enough work for every backend to take some seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 @contextmanager
 def meanwhile(act: Callable[[], float], after_s: float) -> Generator[None]:
-    """Act from `after_s` seconds on, each time as many seconds later as the last one said."""
+    """Act from `after_s` seconds on, and again each time after as many seconds as the last act returned."""
     done = threading.Event()
 
     def go_on() -> None:
@@ -66,7 +66,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def planned(start: str) -> Plan:
-    """Compile, and return the plan. Asserts eager's answers, before and after."""
+    """Compile, and return the plan. Assert eager's answers, before and after."""
     model, x = Net().eval(), torch.randn(4, 3, 32, 32)
     options: dict[str, Any] = {"tune": "fast", "budget_s": 4.0, "start": start, "backends": BACKENDS}
     run: Any = torch.compile(model, backend="hub", options=options)
@@ -81,10 +81,10 @@ def planned(start: str) -> Plan:
 
 
 def assert_nothing_proven_was_better(plan: Plan) -> None:
-    """The plan is the best of all that its evidence lists, whatever died on the way."""
+    """Assert that the plan is the best of all that its evidence lists, regardless of what died during planning."""
     shown = {item.name: item.median_s for item in plan.contenders}
     won = [item.name for item in plan.contenders if item.won]
-    if not won:  # nobody was left to compete with eager
+    if not won:  # no contender was left to compete with eager
         assert plan.backends == ("eager",)
         return
     assert shown[won[0]] <= (1 + NOISE) * min(shown.values()), shown
@@ -93,7 +93,7 @@ def assert_nothing_proven_was_better(plan: Plan) -> None:
 @pytest.mark.parametrize("seed", slices.drawn(range(12), first=5))
 @pytest.mark.filterwarnings("ignore::hub.errors.HubWarning")
 def test_workers_that_are_killed_at_any_time_cost_no_answer(seed: int) -> None:
-    """Any process that the hub started, whichever it is, may die at any moment, several times."""
+    """Any process that the hub started may die at any moment, several times."""
     draw = random.Random(seed)
     left = [draw.randint(1, 6)]
 
@@ -112,11 +112,11 @@ def test_workers_that_are_killed_at_any_time_cost_no_answer(seed: int) -> None:
 @pytest.mark.parametrize("seed", slices.drawn(range(12), first=17))
 @pytest.mark.filterwarnings("ignore::hub.errors.HubWarning")
 def test_a_machine_that_becomes_ten_times_slower_costs_no_answer(seed: int) -> None:
-    """For a while all that the hub started gets a tenth of its time: planning ends, with the best that was shown."""
+    """For a while, everything that the hub started gets a tenth of its time: planning ends, with the best proven plan."""
     draw = random.Random(seed)
     stopped: set[int] = set()
     begins_s = draw.uniform(0.5, 10.0)
-    end_s = time.monotonic() + begins_s + draw.uniform(5.0, 15.0)  # for good, it would cost the suite a minute
+    end_s = time.monotonic() + begins_s + draw.uniform(5.0, 15.0)  # forever, it would cost the suite a minute
 
     def throttle() -> float:
         if stopped:

@@ -1,4 +1,4 @@
-"""Building a decided plan: what the next process needs is saved."""
+"""Building the plan that was decided: what the next process needs is saved."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.toys import toy
 
 
 def test_a_piece_that_wins_is_saved(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
-    """It was compiled for its price alone; the process that serves loads it all the same."""
+    """It was compiled for its price alone; the process that serves loads it nevertheless."""
     install_plugin("toy", toy(saveable=True))
     captured = capture(nn.Linear(8, 8).eval(), [torch.randn(2, 8)])
     options = Options(cache_dir=tmp_path / "cache", threads=1, backends=("toy",))

@@ -64,7 +64,7 @@ class Run(Executable):
 def tried(
     install_plugin: Callable[[str, str], None], folder: Path, seconds: Mapping[str, float | None]
 ) -> tuple[list[str], Plan]:
-    """Plan with backends that expect such seconds, one core, and return which were compiled, in order, and the plan."""
+    """Plan with backends that expect such seconds, on one core; return which were compiled, in order, and the plan."""
     diary = folder / "diary"
     diary.mkdir()
     install_plugin("three", PLUGIN.format(diary=str(diary), seconds=dict(seconds)))
@@ -83,7 +83,7 @@ def tried(
 
 
 def test_those_that_may_win_get_the_cores_first(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
-    """With one core, three backends compile in the order of what is expected of them, however they are registered."""
+    """With one core, three backends compile in the order of their expected gain, regardless of registration order."""
     order, plan = tried(install_plugin, tmp_path, {"slowish": 3e-6, "middling": 2e-6, "quick": 1e-6})
     assert {item.name for item in plan.contenders} >= {"eager"}
     assert order == ["quick", "middling", "slowish"]
@@ -92,7 +92,7 @@ def test_those_that_may_win_get_the_cores_first(install_plugin: Callable[[str, s
 def test_one_of_the_unknown_is_tried(
     install_plugin: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody's chance is good enough, one backend of which nothing is known is tried all the same, and no more."""
+    """If no backend's chance is good enough, one about which nothing is known is tried nevertheless, and no more."""
     monkeypatch.setitem(cast("dict[str, float]", measure.MIN_CHANCE), "fast", 1.0)
     order, plan = tried(install_plugin, tmp_path, dict.fromkeys(("slowish", "middling", "quick")))
     assert len(order) == 1

@@ -81,7 +81,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Install:
-    """Installs a plugin that leaves ReLU to others; gives the folder with one file for each compilation.
+    """Return a function that installs a plugin that refuses ReLU; it returns the folder with one file per compilation.
 
     With `meets`, it compiles nothing before a second process does.
     """
@@ -96,7 +96,7 @@ def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Insta
 
 
 def run(**options: Any) -> hub.Plan:
-    """Runs three products with ReLU between them, checks the result, and gives the plan."""
+    """Run three products with ReLU between them, check the result, and return the plan."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
@@ -110,17 +110,17 @@ def run(**options: Any) -> hub.Plan:
 
 
 def processes(diary: Path) -> set[int]:
-    """Gives the processes that compiled something."""
+    """Return the processes that compiled something."""
     return {int(path.name.partition("-")[2]) for path in diary.iterdir()}
 
 
 def clusters(plan: hub.Plan) -> list[tuple[str, ...]]:
-    """Gives the nodes of the backend's clusters."""
+    """Return the nodes of the backend's clusters."""
     return [cluster.nodes for cluster in plan.clusters if cluster.backend == "pair"]
 
 
 def test_clusters_of_one_backend_are_compiled_at_once(install: Install) -> None:
-    """A cluster that waits for another one of the same backend to be compiled elsewhere gets its wish."""
+    """Clusters compile at once even if one waits until another one of the same backend compiles elsewhere."""
     diary = install(meets=True)
     plan = run()
     assert len(clusters(plan)) == 3
@@ -131,7 +131,7 @@ def test_clusters_of_one_backend_are_compiled_at_once(install: Install) -> None:
 
 @pytest.mark.slow
 def test_clusters_are_compiled_at_once_while_plans_are_measured(install: Install) -> None:
-    """What a second worker has compiled and saved is loaded, timed and proven in the backend's own."""
+    """What a second worker has compiled and saved is loaded, timed and proven in the backend's own worker."""
     diary = install(meets=True)
     plan = run(tune="fast", budget_s=5.0, backends=["pair", "eager"])
     assert len(processes(diary)) == 2
@@ -141,7 +141,7 @@ def test_clusters_are_compiled_at_once_while_plans_are_measured(install: Install
 
 @pytest.mark.parametrize("given", [{"compile_workers": 1}, {"pair": {"at_once": 1}}])
 def test_one_worker_compiles_one_after_the_other(given: Mapping[str, Any], install: Install) -> None:
-    """The hub's option says how many, and a backend's own setting is stronger; the plan is the same."""
+    """The hub's option sets the number, and a backend's own setting overrides it; the plan is the same."""
     diary = install()
     one = run(**given)
     assert len(processes(diary)) == 1
@@ -149,7 +149,7 @@ def test_one_worker_compiles_one_after_the_other(given: Mapping[str, Any], insta
 
 
 def test_a_failure_costs_what_it_costs_one_after_the_other(install: Install) -> None:
-    """Clusters that failed at once are in eager, named as the plan has them; no later process tries them again."""
+    """Clusters that failed at the same time run in eager, under their names in the plan; no later process retries them."""
     diary = install(fails=True)
     plan = run()
     assert clusters(plan) == []

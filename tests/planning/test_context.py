@@ -1,4 +1,4 @@
-"""Scenes: what a decision looks at."""
+"""The planning context: what a decision is based on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hub.explain` shows what backends tell of their clusters."""
+"""`hub.explain` shows what backends report about their clusters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TELLS = """return f"{cluster.name} has {len(inputs)} input\\n  of {float(inputs[
 
 
 def explained(tmp_path: Path, *, isolate: bool) -> Plan:
-    """Gives the plan of a tanh of a relu, which only the backend above may run."""
+    """Return the plan of a tanh of a relu, which only the backend above may run."""
     given = {"backends": ["talker"], "cache_dir": str(tmp_path / "cache"), "isolate": isolate}
     (plan,) = hub.explain(nn.Sequential(nn.ReLU(), nn.Tanh()), torch.tensor([1.0, 2.0]), options=given)
     return plan
@@ -48,7 +48,7 @@ def explained(tmp_path: Path, *, isolate: bool) -> Plan:
 
 @pytest.mark.parametrize("isolate", [True, False])
 def test_what_a_backend_tells_is_in_the_plan(isolate: bool, install_plugin: Install, tmp_path: Path) -> None:
-    """It is asked in a worker, on the cluster's real inputs; the text is printed, and part of the JSON."""
+    """A worker calls the backend with the cluster's real inputs; the text is printed, and part of the JSON."""
     install_plugin("talker", SOURCE.replace("ANSWER", TELLS).replace("EXPLAINS", "True"))
     plan = explained(tmp_path, isolate=isolate)
     assert plan.clusters[0].report == "c0 has 1 input\n  of 3 in all"
@@ -65,7 +65,7 @@ def test_what_a_backend_tells_is_in_the_plan(isolate: bool, install_plugin: Inst
     ],
 )
 def test_one_that_fails_at_it_costs_a_note(answer: str, problem: str, install_plugin: Install, tmp_path: Path) -> None:
-    """The plan is what it was, and says what went wrong."""
+    """The plan is unchanged, and says what went wrong."""
     install_plugin("talker", SOURCE.replace("ANSWER", answer).replace("EXPLAINS", "True"))
     plan = explained(tmp_path, isolate=True)
     assert plan.backends == ("talker",)
@@ -75,11 +75,11 @@ def test_one_that_fails_at_it_costs_a_note(answer: str, problem: str, install_pl
 
 
 def test_one_that_claims_nothing_is_not_asked(install_plugin: Install, tmp_path: Path) -> None:
-    """Without `explains` the plan has no report, and no note."""
+    """Without `explains`, the plan has no report, and no note."""
     install_plugin("talker", SOURCE.replace("ANSWER", "raise ValueError").replace("EXPLAINS", "False"))
     plan = explained(tmp_path, isolate=False)
     assert plan.clusters[0].report == ""
-    assert not [event for event in plan.events if event.stage not in ("verify", "later")]  # a slow machine leaves kinds out
+    assert not [event for event in plan.events if event.stage not in ("verify", "later")]  # a slow machine skips kinds
 
 
 def test_the_terminal_does_not_wrap_it(install_plugin: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,20 +16,20 @@ X = torch.ones(64, 64)
 
 
 def layers(n_small: int, n_large: int) -> nn.Module:
-    """Gives equal small blocks, then equal large ones: 64 to 64, and 64 to 512 to 64 features."""
+    """Return equal small blocks, then equal large ones: 64 to 64, and 64 to 512 to 64 features."""
     small = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(n_small)]
     large = [nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 64), nn.GELU()) for _ in range(n_large)]
     return nn.Sequential(*small, *large).eval()
 
 
 def wanted(stage: Any, known_s: Mapping[str, float] | None = None) -> tuple[Wanted, ...]:
-    """Gives what is worth measuring on a stage."""
+    """Return what is worth measuring on a stage."""
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     return worth_measuring(sections, stage.book, stage.settings, known_s or {})
 
 
 def structures(stage: Any) -> list[str]:
-    """Gives the regions' structures in order."""
+    """Return the regions' structures in order."""
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     return [section.region.structure for section in sections]
 
@@ -42,7 +42,7 @@ def test_equal_regions_are_one_piece(set_stage: Callable[..., Any]) -> None:
 
 
 def test_most_promising_first(set_stage: Callable[..., Any]) -> None:
-    """The pieces that weigh most in a call come first."""
+    """The pieces that take most of a call come first."""
     stage = set_stage(layers(1, 2), (X,), {"one": ""})
     found = wanted(stage)
     assert [item.could_save_s for item in found] == sorted((item.could_save_s for item in found), reverse=True)
@@ -50,7 +50,7 @@ def test_most_promising_first(set_stage: Callable[..., Any]) -> None:
 
 
 def test_repeats_add_up(set_stage: Callable[..., Any]) -> None:
-    """What a piece could save counts once for every region that it stands for."""
+    """What a piece could save counts once for every region that it represents."""
     once = wanted(set_stage(layers(1, 0), (X,), {"one": ""}))[0].could_save_s
     thrice = wanted(set_stage(layers(3, 0), (X,), {"one": ""}))[0].could_save_s
     assert abs(thrice / once - 3) < 0.5
@@ -77,7 +77,7 @@ def test_measured_pieces_are_not_wanted(set_stage: Callable[..., Any]) -> None:
 
 
 def test_failed_pieces_are_never_wanted_again(set_stage: Callable[..., Any]) -> None:
-    """A piece that failed is not tried again, wherever its structure stands."""
+    """A piece that failed is not tried again, wherever its structure occurs."""
     stage = set_stage(layers(3, 0), (X,), {"one": ""})
     last = structures(stage)
     assert len(set(last)) == 1
@@ -87,6 +87,6 @@ def test_failed_pieces_are_never_wanted_again(set_stage: Callable[..., Any]) -> 
 
 
 def test_same_question_same_answer(set_stage: Callable[..., Any]) -> None:
-    """What is worth measuring depends on nothing but the graph and what is known."""
+    """What is worth measuring depends only on the graph and on what is known."""
     stage = set_stage(layers(2, 2), (X,), {"one": "", "two": ""})
     assert wanted(stage) == wanted(stage.again())

@@ -1,4 +1,4 @@
-"""Failures that are remembered: whose they are, and when they no longer count."""
+"""Remembered failures: whose they are, and when they no longer count."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def failing(set_stage: Callable[..., Any], error: PluginError) -> tuple[Any, Gro
 
 
 def known_under(stage: Any, group: Group, **changes: Any) -> CompileError | None:
-    """Gives what a later process with other options knows of the candidate."""
+    """Return what a later process with other options knows about the candidate."""
     context = replace(stage.context, options=stage.context.options.model_copy(update=changes))
     return known_failure(context, context.candidate("k0", group, stage.settings))
 
 
 @pytest.mark.parametrize("option", LIMITS)
 def test_a_failure_at_a_limit_counts_under_that_limit_only(set_stage: Callable[..., Any], option: str) -> None:
-    """What took too long, or too much, may be within a larger limit: it is tried again, and no `forget` is needed."""
+    """A candidate that exceeded a limit may be within a larger one: it is tried again, and no `forget` is needed."""
     stage, group = failing(set_stage, LimitExceeded(LIMITS[option]))
     assert option in str(known_under(stage, group))
     assert known_under(stage, group, **{option: 1e4}) is None
 
 
 def test_what_a_failure_says_is_no_limit(set_stage: Callable[..., Any]) -> None:
-    """A backend that only mentions a limit failed whatever the limits are."""
+    """A backend that only mentions a limit failed regardless of the limits."""
     stage, group = failing(set_stage, CompileError("it wanted more than `memory_limit_gb`"))
     assert known_under(stage, group, memory_limit_gb=1e4) is not None
 
 
 def test_other_failures_count_under_every_limit(set_stage: Callable[..., Any]) -> None:
-    """A crash is no question of limits."""
+    """A crash does not depend on limits."""
     stage, group = failing(set_stage, CompileError("the worker process died: killed by SIGSEGV"))
     for option in LIMITS:
         assert "SIGSEGV" in str(known_under(stage, group, **{option: 1e4}))

@@ -1,4 +1,4 @@
-"""What there was no time to verify before the first answer is verified after it, and acts on the running plan."""
+"""What there was no time to verify before the first answer is verified after it, and affects the running plan."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Run(Executable):
 """
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 SLOW_S = 0.12
-"""Seconds of a call with which next to nothing can be tried before the first answer."""
+"""Seconds of a call, so long that almost nothing can be tried before the first answer."""
 WAIT_S = 240.0
 
 
 class Net(nn.Module):
-    """One cluster."""
+    """A model that is one cluster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(install_plugin: Callable[[str, str], None]) -> Install:
-    """Installs the plugin with a fault: statements that see `x`, `n` (the call's number) and `outputs`."""
+    """Return a function that installs the plugin with a fault: statements of `x`, `n` (the call number) and `outputs`."""
 
     def place(fault: str = "pass", *, saveable: bool = True, sleep_s: float = SLOW_S) -> None:
         install_plugin("tardy", PLUGIN.format(fault=fault, saveable=saveable, sleep_s=sleep_s))
@@ -90,7 +90,7 @@ def install(install_plugin: Callable[[str, str], None]) -> Install:
 
 
 def compiled(model: nn.Module, **options: Any) -> Any:
-    """Compiles a model for the plugin anew, and calls it once."""
+    """Compile a model for the plugin anew, and call it once."""
     torch._dynamo.reset()
     given = {"tune": "off", "backends": ["tardy"], "background": True, **options}
     run: Any = torch.compile(model, backend="hub", options=given)
@@ -99,24 +99,24 @@ def compiled(model: nn.Module, **options: Any) -> Any:
 
 
 def called(run: Any, model: nn.Module, x: torch.Tensor = X) -> None:
-    """Calls a model; raises AssertionError unless it gives eager's result."""
+    """Call a model; raise AssertionError unless it returns eager's result."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", HubWarning)
         torch.testing.assert_close(run(x), model(x), equal_nan=True)
 
 
 def notes(run: Any) -> str:
-    """Return what the plan says of verification after the first answer."""
+    """Return the plan's messages about verification after the first answer."""
     return "\n".join(event.message for event in hub.plans(run)[-1].events if event.stage == "later")
 
 
 def works_of(run: Any) -> list[Later]:
-    """Return what verifies a model after its first answer."""
+    """Return the tasks that verify a model after its first answer."""
     return graphs_of(run)[-1]._later._works
 
 
 def is_guarded(run: Any) -> bool:
-    """True where infinities are kept from the executable."""
+    """Return True if a guard keeps infinities from the executable."""
     x = X.clone()
     x[0, 0] = float("inf")
     before = len(hub.plans(run)[-1].events)
@@ -128,7 +128,7 @@ def is_guarded(run: Any) -> bool:
 
 @pytest.mark.parametrize("saveable", [True, False])
 def test_what_agrees_is_noted_and_lifts_the_guard(install: Install, saveable: bool) -> None:
-    """A guard that stood only since kinds were untried goes; a later process knows the result before its first answer."""
+    """A guard that existed only while kinds were untried is dropped; a later process knows this before its first answer."""
     install(saveable=saveable)
     model = Net().eval()
     run = compiled(model)
@@ -161,7 +161,7 @@ QUICK = ("differs on usual inputs", "crashes", "sets a variable in its hundredth
 
 @pytest.mark.parametrize("fault", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in FAULTS])
 def test_what_is_wrong_demotes_it(install: Install, fault: str) -> None:
-    """The cluster runs in eager from the next call on, with a warning; later captures leave the candidate out."""
+    """The cluster runs in eager from the next call on, with a warning; later captures exclude the candidate."""
     is_endurance = "call" in fault or fault in ("keeps memory", "is wrong in the end")
     install(FAULTS[fault], sleep_s=0.0 if is_endurance else SLOW_S)
     model = Net().eval()
@@ -195,7 +195,7 @@ def test_what_differs_on_unusual_inputs_stays_guarded(install: Install) -> None:
 
 
 def test_it_is_done_once(install: Install) -> None:
-    """Where an earlier process has finished, no worker starts; without `background`, the plan says what is untried."""
+    """If an earlier process has finished, no worker starts; without `background`, the plan says what is untried."""
     install()
     model = Net().eval()
     without = compiled(model, background=False)
@@ -217,7 +217,7 @@ def test_strict_models_raise(install: Install) -> None:
 
 
 def test_it_ends_with_the_model(install: Install) -> None:
-    """A model that nobody holds any more takes its worker along."""
+    """A model without references takes its worker along."""
     install("x.isnan().any() and time.sleep(600)")
     run = compiled(Net().eval())
     (work,) = works_of(run)
@@ -250,7 +250,7 @@ print("over", flush=True)
 
 @pytest.mark.parametrize(("forks", "seconds"), [(False, 0.0), (True, 2.0)])
 def test_the_process_ends_without_waiting(install: Install, tmp_path: Path, forks: bool, seconds: float) -> None:
-    """Exit, or a fork, with such work in flight: no hang, and no process is left."""
+    """Exit, or a fork, with such work in flight: no hang, and no process remains."""
     marker = tmp_path / "worker"
     install(f"if x.isnan().any(): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
     path = [str(tmp_path / "site"), *filter(None, sys.path), str(Path(__file__).parents[2])]
@@ -271,7 +271,7 @@ def test_the_process_ends_without_waiting(install: Install, tmp_path: Path, fork
 
 
 def test_it_rests_while_another_graph_is_planned(install: Install) -> None:
-    """Candidates that are timed have the cores for themselves; afterwards it goes on."""
+    """Timed candidates have the cores for themselves; afterwards, verification continues."""
     install()
     model = Net().eval()
     with planning():

@@ -22,9 +22,9 @@ from hub.workers.session import Session
 
 X = torch.ones(8, 32)
 QUICK = {"tune": "fast", "budget_s": 600.0, "threads": 1}
-"""With a budget that no machine uses up: where all is known, proofs end once there are as many rounds as they need."""
+"""A budget that no machine exhausts: if all is known, races end after the rounds that they need."""
 NODE_S = {"eager": 1e-3, "alpha": 1e-4, "beta": 2e-4}
-"""Seconds of a node; of backends that are not here, as of alpha's."""
+"""Seconds of a node; backends not listed here take alpha's."""
 CLUSTER_S = 1e-5
 
 PLUGIN = """
@@ -99,7 +99,7 @@ def plugin(name: str, kind: str = "", *, whole: int = 0, estimate: float | None 
 
 
 class Layer(nn.Module):
-    """A small transformer layer: attention and an MLP, each beside a residual stream."""
+    """A small transformer layer: attention and an MLP, each added to a residual stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,19 +109,19 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[8, 32] to [8, 32]."""
+        """Map [8, 32] to [8, 32]."""
         query, key, value = self.qkv(self.norms[0](x)).chunk(3, dim=-1)
         x = x + self.out(nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0])
         return x + self.mlp(self.norms[1](x))
 
 
 def layers(n: int) -> nn.Module:
-    """Gives n equal layers with their own weights."""
+    """Return n equal layers with their own weights."""
     return nn.Sequential(*(Layer() for _ in range(n))).eval()
 
 
 def plan_for(model: nn.Module, **options: Any) -> hub.Plan:
-    """Compiles a model, calls it, checks the result against eager, and gives the plan."""
+    """Compile a model, call it, check the result against eager, and return the plan."""
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="hub", options={**QUICK, **options})
     with torch.no_grad():
@@ -132,7 +132,7 @@ def plan_for(model: nn.Module, **options: Any) -> hub.Plan:
 
 
 class Asked:
-    """Counts what sessions were asked to compile."""
+    """Counts of what sessions were requested to compile."""
 
     def __init__(self) -> None:
         self.sessions = 0
@@ -143,7 +143,7 @@ class Asked:
 
 @pytest.fixture(autouse=True)
 def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is called as it would be to be timed, and what it takes is `NODE_S` and `CLUSTER_S`: no clock decides."""
+    """Call everything as if it were timed, but report `NODE_S` and `CLUSTER_S`, so that no clock decides."""
     eager_prices, price, time_runner = Session.eager_prices, Session.price, PlanRunners.time_runner
 
     def known_prices(self: Session) -> dict[str, float]:
@@ -162,20 +162,20 @@ def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(block, seconds=sum(laps_s), laps_s=laps_s)
 
     monkeypatch.setattr(race, "MAX_ROUNDS", race.MIN_ROUNDS)
-    monkeypatch.setattr(measure, "MAX_PRICING_ROUNDS", 1)  # else a budget without end would price ever more pieces
+    monkeypatch.setattr(measure, "MAX_PRICING_ROUNDS", 1)  # else an endless budget would price ever more pieces
     monkeypatch.setattr(Session, "eager_prices", known_prices)
     monkeypatch.setattr(Session, "price", known_price)
     monkeypatch.setattr(PlanRunners, "time_runner", known_block)
 
 
 def seconds_of(backend: str, n_nodes: int) -> float:
-    """Return what a call of so many nodes takes on a backend."""
+    """Return the seconds that a backend takes for a call of so many nodes."""
     return NODE_S.get(backend, NODE_S["alpha"]) * n_nodes + (0.0 if backend == "eager" else CLUSTER_S)
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Gives what planning asks its sessions for, from now on."""
+    """Return counts of what planning requests from its sessions, from here on."""
     found = Asked()
     eager_prices, compile_all = Session.eager_prices, Session.compile_all
 
@@ -185,7 +185,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     def counted(self: Session, *given: Any, **named: Any) -> Any:
         compiled = compile_all(self, *given, **named)
-        for candidate in compiled:  # what was not begun is none of them
+        for candidate in compiled:  # what was not begun does not count
             (found.wholes if candidate.is_needed else found.pieces)[candidate.backend] += 1
         return compiled
 
@@ -205,7 +205,7 @@ def two_backends(install_plugin: Callable[..., None]) -> tuple[str, ...]:
 def test_what_is_expected_to_be_far_behind_is_not_compiled(
     install_plugin: Callable[..., None], asked: Asked, tmp_path: Path
 ) -> None:
-    """A backend that says itself that it is far slower than eager is not asked to compile, unless it is alone."""
+    """A backend that declares itself far slower than eager is not compiled, unless it is alone."""
     install_plugin(*plugin("near", estimate=1e-6))
     install_plugin(*plugin("far", estimate=1.0))
     plan = plan_for(layers(1), backends=("near", "far"), cache_dir=str(tmp_path / "two"))
@@ -261,7 +261,7 @@ def test_failing_pieces_cost_nothing(kind: str, install_plugin: Callable[..., No
 
 
 def test_failing_without_spinning_is_no_failure_of_the_whole(install_plugin: Callable[..., None], tmp_path: Path) -> None:
-    """A backend that only cannot be had as it would run beside others keeps its whole graph, and its price is shown."""
+    """A backend that fails only as it would run next to others keeps its whole graph, and its price is shown."""
     install_plugin(*plugin("alpha", "fails without spinning"))
     install_plugin(*plugin("beta", "saves"))
     names = {"backends": ["alpha", "beta"], "cache_dir": str(tmp_path / "cache")}
@@ -277,7 +277,7 @@ def test_failing_without_spinning_is_no_failure_of_the_whole(install_plugin: Cal
 def test_hanging_backend_is_given_up(
     kind: str, install_plugin: Callable[..., None], asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backend whose compilation outlasts the budget is stopped, with at most one note, and another one's plan is kept."""
+    """A backend whose compilation exceeds the budget is stopped, with at most one note, and another one's plan is kept."""
 
     def may_always_start(self: Clock, backend: str, *, is_needed: bool) -> bool:
         return True
@@ -296,7 +296,7 @@ def test_hanging_backend_is_given_up(
 
 @pytest.mark.parametrize("content", [b"SQLite format 3\x00" + b"\x00" * 50, b"not a database" * 1000], ids=len)
 def test_broken_measurements_are_set_aside(content: bytes, two_backends: Any, tmp_path: Path) -> None:
-    """A store that is half-written or something else costs its prices and nothing else."""
+    """A half-written or foreign store costs its prices and nothing else."""
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     (cache / "measurements.sqlite").write_bytes(content)
@@ -337,7 +337,7 @@ def test_accelerators_are_tried_with_no_other_threads(
 
 
 def test_full_serves_fast(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
-    """Full tuning tries other habits of the best plans, and what it keeps also serves those who ask for less."""
+    """Full tuning tries variants of the best plans, and its results also serve lower tuning modes."""
     names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache"), "threads": None}
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -355,7 +355,7 @@ def test_full_serves_fast(two_backends: Any, asked: Asked, tmp_path: Path) -> No
 
 
 def test_renew_decides_again(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
-    """With renew=True a kept plan is not used, and the prices that are known are."""
+    """With renew=True a kept plan is not used, but known prices are."""
     names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache")}
     plan_for(layers(2), **names)
     asked.pieces.clear()

@@ -1,4 +1,4 @@
-"""Decisions by prices alone: what the measurements say is what is planned."""
+"""Decisions by prices alone: the plan follows the measurements."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Block(nn.Module):
         self.function = function
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[64, 64] to [64, 64]."""
+        """Map [64, 64] to [64, 64]."""
         return self.function(self.linear(x))
 
 
 def halves(n: int = 3) -> nn.Module:
-    """Gives equal blocks with tanh, then equal blocks with sigmoid."""
+    """Return equal blocks with tanh, then equal blocks with sigmoid."""
     return nn.Sequential(*(Block(torch.tanh) for _ in range(n)), *(Block(torch.sigmoid) for _ in range(n))).eval()
 
 
 def price_halves(stage: Any, **prices_s: tuple[float, float]) -> None:
-    """Writes down, by backend, what a block of either kind costs, and the whole as their sum."""
+    """Record, by backend, what a block of either kind costs, and the whole as their sum."""
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     for backend, (tanh_s, sigmoid_s) in prices_s.items():
         stage.price(backend, sections[0].region.nodes, tanh_s)
@@ -52,13 +52,13 @@ def price_halves(stage: Any, **prices_s: tuple[float, float]) -> None:
 
 
 def predicted(stage: Any) -> Decision:
-    """Decides without measuring, as a later process would, which has nothing but the store."""
+    """Decide without measuring, as a later process would, which has only the store."""
     later = stage.again()
     return decide(later.context, later.verdicts, may_measure=False)
 
 
 def where(stage: Any, decision: Decision, kind: str) -> set[str]:
-    """Gives the backends that operators of one kind went to."""
+    """Return the backends that operators of one kind are assigned to."""
     by_name = stage.context.graph.by_name
     return {
         group.backend
@@ -70,7 +70,7 @@ def where(stage: Any, decision: Decision, kind: str) -> set[str]:
 
 @pytest.mark.parametrize("estimate_s", [None, 1e-6, 1.0], ids=["roofline", "optimist", "pessimist"])
 def test_measured_pieces_predict_a_mix(set_stage: Callable[..., Any], estimate_s: float | None) -> None:
-    """Where measured prices say that either backend is better at one half, each gets its half, whatever it estimates."""
+    """If measured prices say that either backend is better at one half, each gets its half, whatever it estimates."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""}, estimate_s=estimate_s)
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
@@ -83,7 +83,7 @@ def test_measured_pieces_predict_a_mix(set_stage: Callable[..., Any], estimate_s
 
 @pytest.mark.parametrize("estimate_s", [None, 1e-6, 1.0], ids=["roofline", "optimist", "pessimist"])
 def test_measured_whole_beats_estimates(set_stage: Callable[..., Any], estimate_s: float | None) -> None:
-    """A mix of which nothing was measured does not win by the optimism of estimates."""
+    """A mix without any measurement does not win by optimistic estimates."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""}, estimate_s=estimate_s)
     stage.slow_eager()
     stage.price_whole("one", 5 * MS)
@@ -92,7 +92,7 @@ def test_measured_whole_beats_estimates(set_stage: Callable[..., Any], estimate_
 
 
 def test_eager_has_measured_prices_too(set_stage: Callable[..., Any]) -> None:
-    """What operators were measured to take in eager counts for later plans, in place of what the roofline hopes."""
+    """Measured seconds of operators in eager replace the roofline's estimates in later plans."""
     stage = set_stage(halves(), (X,), {"one": ""})
     stage.price_whole("one", 1 * MS)
     assert predicted(stage).assignment.backends == ()
@@ -104,7 +104,7 @@ def test_eager_has_measured_prices_too(set_stage: Callable[..., Any]) -> None:
 
 
 def test_what_was_timed_beside_the_users_calls_serves_this_plan_alone(set_stage: Callable[..., Any]) -> None:
-    """It says who got the cores; a later process must not take it for what the backend, or eager, takes."""
+    """Such a time depends on who got the cores; a later process must not take it for the backend's or eager's own time."""
     stage = set_stage(halves(), (X,), {"one": ""})
     nodes = [node.name for node in stage.context.graph.nodes]
     whole = Group("one", tuple(nodes))
@@ -119,7 +119,7 @@ def test_what_was_timed_beside_the_users_calls_serves_this_plan_alone(set_stage:
 
 
 def test_mixes_are_predicted_without_spinning(set_stage: Callable[..., Any]) -> None:
-    """What a backend gains by spinning alone, it does not gain beside another one: such a mix is not chosen."""
+    """What a backend gains by spinning alone, it does not gain next to another one: such a mix is not chosen."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})
     stage.slow_eager()
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
@@ -134,7 +134,7 @@ def test_mixes_are_predicted_without_spinning(set_stage: Callable[..., Any]) -> 
 
 
 def test_explain_predicts_the_mix(set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`hub.explain` gives the mix that measured prices suggest, and compiles nothing."""
+    """`hub.explain` returns the mix that measured prices suggest, and compiles nothing."""
     model = halves()
     stage = set_stage(model, (X,), {"one": "", "two": ""})
     stage.slow_eager()
@@ -160,7 +160,7 @@ def test_one_backend_best_everywhere_is_not_split(set_stage: Callable[..., Any])
 
 
 def test_ties_go_to_fewer_clusters(set_stage: Callable[..., Any]) -> None:
-    """Where a mix is no faster, one cluster is kept."""
+    """If a mix is no faster, one cluster is kept."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 1 * MS), two=(1 * MS, 1 * MS))
@@ -168,7 +168,7 @@ def test_ties_go_to_fewer_clusters(set_stage: Callable[..., Any]) -> None:
 
 
 def test_mixing_must_pay(set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where mixing costs more than it saves, one backend keeps the whole graph."""
+    """If mixing costs more than it saves, one backend keeps the whole graph."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
@@ -177,7 +177,7 @@ def test_mixing_must_pay(set_stage: Callable[..., Any], monkeypatch: pytest.Monk
 
 
 def move(graph: Graph) -> None:
-    """Makes a graph one that is computed on CUDA."""
+    """Make a graph look as if it were computed on CUDA."""
     with FakeTensorMode():
         for node in graph.by_name.values():
             if node.op != "output":
@@ -187,7 +187,7 @@ def move(graph: Graph) -> None:
 def test_prices_are_learned_from_the_same_kind_of_device(
     set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kind has a model of its own, of the samples that the store has of a backend."""
+    """Each kind has a model of its own, fitted to the store's samples of a backend."""
     asked: list[float] = []
     monkeypatch.setattr("hub.planning.pricebook.LearnedPrices.fit", lambda _, device: asked.append(device))  # pyright: ignore[reportUnknownLambdaType]
     stage = set_stage(halves(), (X,), {"one": ""})
@@ -201,7 +201,7 @@ def test_prices_are_learned_from_the_same_kind_of_device(
 def test_backends_on_one_accelerator_mix_for_nothing(
     set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No threads of the CPU compute there, and so no pool has to be left for another."""
+    """No CPU threads compute there, so no thread pool has to yield to another."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})
     move(stage.context.graph)
     stage.slow_eager()
@@ -224,7 +224,7 @@ def test_costly_calls_must_pay(set_stage: Callable[..., Any]) -> None:
 
 
 def test_refused_block_goes_to_who_takes_it(set_stage: Callable[..., Any]) -> None:
-    """A fast backend that refuses some operators gets the rest, and those go to the one that takes them."""
+    """A fast backend that refuses some operators gets the rest, and those go to the one that supports them."""
     stage = set_stage(halves(), (X,), {"fast": "sigmoid", "all": ""})
     stage.slow_eager()
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
@@ -239,7 +239,7 @@ def test_refused_block_goes_to_who_takes_it(set_stage: Callable[..., Any]) -> No
 
 
 def test_proposals_are_candidates(set_stage: Callable[..., Any]) -> None:
-    """What a plugin proposes competes by its price, and wins where that is lowest."""
+    """What a plugin proposes competes by its price, and wins if that is lowest."""
     stage = set_stage(halves(2), (X,), {"all": "", "fused": ""}, proposes=sigmoids)
     stage.slow_eager()
     price_halves(stage, all=(1 * MS, 2 * MS))
@@ -286,7 +286,7 @@ def test_search_tells_what_was_looked_at(set_stage: Callable[..., Any]) -> None:
 
 
 def sigmoids(graph: Graph) -> Iterable[Proposal]:
-    """Proposes everything from the first product before a sigmoid on."""
+    """Propose everything from the product before the first sigmoid on."""
     names = [node.name for node in graph.nodes]
     first = next(index for index, node in enumerate(graph.nodes) if "sigmoid" in operator_name(node))
     yield Proposal("fused", tuple(names[first - 1 :]), "sigmoids")

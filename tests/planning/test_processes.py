@@ -48,13 +48,13 @@ print(json.dumps({"rounds": len(rounds), "workers": len(workers), "plan": settle
 
 @pytest.fixture(scope="module")
 def warm_cache(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A cache that one process has filled by measuring, and what that process planned."""
+    """Return a cache that one process has filled by measuring, and what that process planned."""
     cache = tmp_path_factory.mktemp("warm")
     return cache, process("compile", cache)
 
 
 def process(what: str, cache: Path) -> dict[str, Any]:
-    """Plans a small model in a process of its own. Gives the plan, rounds of compiling, and how often workers started."""
+    """Plan a small model in a new process. Return the plan, rounds of compiling, and how often workers started."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, what],
         env={**os.environ, "HUB_CACHE_DIR": str(cache), "HUB_PROGRESS": "off", "HUB_START": "wait"},
@@ -68,7 +68,7 @@ def process(what: str, cache: Path) -> dict[str, Any]:
 
 
 def test_estimates_give_the_same_plan(tmp_path: Path) -> None:
-    """Two processes that know the same about the machine predict the same plan, to the last figure, and time nothing."""
+    """Two processes that know the same about the machine predict the same plan, to the last digit, and time nothing."""
     measurements, _ = Measurements.open(tmp_path)
     calls = {"onnxruntime": 6e-6, "openvino": 50e-6}
     profile = Profile(1, 80e9, 10e9, calls, 10e9, 10e9, {"onnxruntime+openvino": 30e-6}, "2026-11-01T00:00:00+00:00")
@@ -92,7 +92,7 @@ def test_measuring_proves_real_backends(warm_cache: tuple[Path, dict[str, Any]])
 
 
 def test_second_process_replays(warm_cache: tuple[Path, dict[str, Any]]) -> None:
-    """A second process with the same cache plans with no timing, and its plan is the first one's."""
+    """A second process with the same cache plans without timing, and its plan is the first one's."""
     cache, first = warm_cache
     second = process("compile", cache)
     assert second["rounds"] == second["workers"] == 0
@@ -102,6 +102,6 @@ def test_second_process_replays(warm_cache: tuple[Path, dict[str, Any]]) -> None
 
 
 def test_explain_gives_the_kept_plan(warm_cache: tuple[Path, dict[str, Any]]) -> None:
-    """`hub.explain` gives what an earlier process proved."""
+    """`hub.explain` returns what an earlier process proved."""
     cache, first = warm_cache
     assert process("explain", cache)["plan"]["clusters"] == first["plan"]["clusters"]

@@ -19,7 +19,7 @@ MS = 1e-3
 
 
 class Blocks:
-    """Stands for the runners of a session: their blocks take what a function says, by runner and by how many it had."""
+    """A substitute for a session's plan runners: a function returns their blocks, by runner and number of blocks so far."""
 
     def __init__(self, block_s: Callable[[str, int], float]) -> None:
         self.block_s = block_s
@@ -34,11 +34,11 @@ class Blocks:
         return Block(seconds, (seconds / len(runner.steps),) * len(runner.steps), 10)
 
     def revive(self, runner: PlanRunner) -> None:
-        """Remember who was built again."""
+        """Record which plan runner was rebuilt."""
         self.revived.append(runner.name)
 
     def end(self, runner: PlanRunner) -> None:
-        """Remember who was sent home."""
+        """Record which plan runner was ended."""
         self.ended.append(runner.name)
 
 
@@ -66,7 +66,7 @@ def noisy(seed: int, true_s: dict[str, float], noise: float) -> Callable[[str, i
 
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_costs_no_more_than_the_spread(seed: int) -> None:
-    """Under noise, the plan that wins is slower than the best single backend by no more than the spread reported."""
+    """Under noise, the winning plan is slower than the best single backend by at most the reported spread."""
     true_s = {"one": 10 * MS, "two": 10.4 * MS, "one + two": 10.3 * MS, "eager": 13 * MS}
     runners = [runner("one", 1), runner("two", 1), runner("one + two", 2), runner("eager", 0)]
     proof = raced(runners, noisy(seed, true_s, 0.05), budget_s=60.0)[0].proof()
@@ -94,7 +94,7 @@ def test_ties_go_to_fewer_clusters() -> None:
 
 
 def test_a_wide_interval_makes_no_tie_of_a_plan_that_is_much_slower() -> None:
-    """One lucky round of five is within the interval, and yet the plan with fewer clusters takes 1.4 times as long."""
+    """One lucky round of five is within the interval, although the plan with fewer clusters takes 1.4 times as long."""
 
     def block_s(name: str, number: int) -> float:
         return 10 * MS if name == "one + two" else (9 if number == 2 else 14) * MS
@@ -119,7 +119,7 @@ def test_hopeless_plans_go_home_early() -> None:
 
 
 def test_a_phase_that_begins_within_a_round_sends_nobody_home() -> None:
-    """A plan that was slow in one round of two, when everything was, is timed on."""
+    """A plan that was slow in one round of two, when everything was slow, is timed further."""
 
     def block_s(name: str, number: int) -> float:
         return 10 * MS * (10 if name == "one" and number == 1 else 1)
@@ -130,14 +130,14 @@ def test_a_phase_that_begins_within_a_round_sends_nobody_home() -> None:
 
 
 def test_at_least_some_rounds() -> None:
-    """However small the budget, each hopeful plan is timed often enough for an interval."""
+    """However small the budget, each promising plan is timed often enough for an interval."""
     race, blocks = raced([runner("one", 1), runner("two", 1)], lambda name, _: 10 * MS)
     assert blocks.asked.count("one") == blocks.asked.count("two") == MIN_ROUNDS
     assert race.proof().winner.name == "one"
 
 
 def test_what_is_surely_equal_is_not_timed_on() -> None:
-    """Two plans that are nearer to each other than one percent, in every round, take no more rounds than they must."""
+    """Two plans within one percent of each other, in every round, take only the required rounds."""
     blocks = Blocks(lambda name, number: (10.0 + 0.05 * (name == "two" and number % 2)) * MS)
     race = Race(blocks)
     race.heat([runner("one", 1), runner("two", 1)], 60.0)
@@ -146,7 +146,7 @@ def test_what_is_surely_equal_is_not_timed_on() -> None:
 
 
 def test_what_may_be_better_by_more_than_noise_is_timed_on() -> None:
-    """Five rounds of wide noise are not the end: the difference could be worth having."""
+    """Five rounds of wide noise do not end the race: the difference could be worth having."""
     blocks = Blocks(lambda name, number: 10 * MS * (1.05 if (name == "one") == bool(number % 2) else 1.0))
     Race(blocks).heat([runner("one", 1), runner("two", 1)], 60.0)
     assert len(blocks.asked) > 2 * MIN_ROUNDS
@@ -154,7 +154,7 @@ def test_what_may_be_better_by_more_than_noise_is_timed_on() -> None:
 
 @pytest.mark.parametrize(("variant_s", "winner"), [(9.99 * MS, "usual"), (9.5 * MS, "variant")])
 def test_incumbent_must_be_beaten_clearly(variant_s: float, winner: str) -> None:
-    """A variant of the winner's settings that is no faster than noise can make it does not take its place."""
+    """A variant of the winner's settings that is faster only within the noise does not replace it."""
     chance = random.Random(3)
     true_s = {"usual": 10 * MS, "variant": variant_s}
     race = Race(Blocks(lambda name, _: true_s[name] * (1 + chance.uniform(-0.01, 0.01))))
@@ -166,7 +166,7 @@ def test_incumbent_must_be_beaten_clearly(variant_s: float, winner: str) -> None
 
 
 def test_nobody_always_follows_the_same_neighbour() -> None:
-    """What ran before leaves caches and threads behind, so each plan runs after several others, first, and last."""
+    """A block leaves caches and threads behind, so each plan runs after several others, first, and last."""
     names = ("a", "b", "c", "d")
     _, blocks = raced([runner(name, 1) for name in names], lambda name, _: 10 * MS)
     rounds = [blocks.asked[start : start + 4] for start in range(0, 4 * MIN_ROUNDS, 4)]
@@ -177,7 +177,7 @@ def test_nobody_always_follows_the_same_neighbour() -> None:
 
 
 def test_failing_plan_is_no_contender() -> None:
-    """A plan that fails while it is timed is told with its error, and the others go on."""
+    """A plan that fails while it is timed is reported with its error, and the others continue."""
 
     def block_s(name: str, number: int) -> float:
         if name == "bad" and number == 1:
@@ -191,7 +191,7 @@ def test_failing_plan_is_no_contender() -> None:
 
 
 def test_no_plan_left() -> None:
-    """Where every plan fails there is no proof."""
+    """If every plan fails, there is no evidence."""
 
     def block_s(name: str, number: int) -> float:
         raise RunError("it fell over", backend=name)
@@ -221,7 +221,7 @@ class Mortal(Blocks):
         self.ends, self.error = ends, error
 
     def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
-        """Return one block, or end."""
+        """Return one block, or raise."""
         block = super().time_runner(runner, at_least_s)
         if self.asked.count(runner.name) in self.ends.get(runner.name, ()):
             raise self.error("killed by SIGKILL")
@@ -241,7 +241,7 @@ def two_heats(timer: Blocks) -> Race:
 
 @pytest.mark.parametrize("end", range(1, MIN_ROUNDS + PROVEN_ROUNDS))
 def test_losing_a_worker_lets_no_slower_plan_win(end: int) -> None:
-    """The fastest plan loses its worker at any time, between two blocks, and wins all the same."""
+    """The fastest plan loses its worker at any time, between two blocks, and wins nevertheless."""
     blocks = Mortal(TRUE_S, {"fast": (end,)}, WorkerGone)
     race = two_heats(blocks)
     proof = race.proof()
@@ -253,7 +253,7 @@ def test_losing_a_worker_lets_no_slower_plan_win(end: int) -> None:
 
 @pytest.mark.parametrize("end", range(PROVEN_ROUNDS + 1, MIN_ROUNDS + PROVEN_ROUNDS))
 def test_a_plan_that_nobody_can_build_again_counts_with_what_it_showed(end: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no worker can be had any more, what was measured before stays true."""
+    """If workers become unavailable, what was measured before stays valid."""
     blocks = Mortal(TRUE_S, {"fast": (end,)}, WorkerGone)
 
     def revive(_: PlanRunner) -> None:
@@ -266,7 +266,7 @@ def test_a_plan_that_nobody_can_build_again_counts_with_what_it_showed(end: int,
 
 
 def test_a_plan_that_dies_twice_while_it_runs_is_out() -> None:
-    """Once may be the machine's doing; twice is the plan's."""
+    """One death may be the machine's fault; two are the plan's."""
     race = two_heats(Mortal(TRUE_S, {"fast": (2, 4)}, WorkerDied))
     proof = race.proof()
     assert proof is not None
@@ -275,7 +275,7 @@ def test_a_plan_that_dies_twice_while_it_runs_is_out() -> None:
 
 
 def test_plans_of_different_heats_are_compared_through_those_in_both() -> None:
-    """Everything slows down ten times between two heats: who ran in the second alone is not ten times slower for it."""
+    """Everything slows down ten times between two heats: a plan of only the second is not rated ten times slower for it."""
     blocks = {
         "first": {0: 1.0, 1: 1.1, 2: 1.0},
         "both": {0: 2.0, 1: 2.2, 2: 2.0, 3: 20.0, 4: 20.0, 5: 20.0},
@@ -288,7 +288,7 @@ def test_plans_of_different_heats_are_compared_through_those_in_both() -> None:
 
 
 class World:
-    """A machine with a clock, phases in which everything is slower, and plans that die, fail, or cannot be built again."""
+    """A machine with a clock, slow phases, and plans that die, fail, or cannot be rebuilt."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -296,7 +296,7 @@ class World:
         names = ["eager", *(f"plan {number}" for number in range(self.chance.randint(1, 7)))]
         self.true_s = {name: 10 * MS * self.chance.uniform(0.2, 3.0) for name in names}
         self.slow = self.chance.choice((1.0, 1.0, 1.6, 10.0))
-        """How many times slower everything is from one moment on, for ever or for a while."""
+        """The factor by which everything is slower from one moment on, forever or for a while."""
         self.slow_from_s = self.chance.uniform(0.0, 20.0)
         self.slow_until_s = self.slow_from_s + self.chance.choice((0.5, 5.0, 1e9))
         self.mortality = self.chance.choice((0.0, 0.02, 0.2))
@@ -312,7 +312,7 @@ class World:
         return self.seconds
 
     def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
-        """Return one block, later; or how it came to none."""
+        """Return one block, later; or raise the reason that there is none."""
         fate = self.chance.random()
         if fate < self.mortality:
             raise WorkerGone("it was gone")
@@ -332,12 +332,12 @@ class World:
         return Block(seconds, (seconds,), 3)
 
     def revive(self, runner: PlanRunner) -> None:
-        """Build it again, or not."""
+        """Rebuild the plan runner, or raise."""
         if not self.has_workers:
             raise WorkerError("no process can be started")
 
     def end(self, runner: PlanRunner) -> None:
-        """Nothing is held."""
+        """Do nothing: no process is held."""
 
     def race(self) -> Race:
         """Race all plans, in up to three heats."""
@@ -353,8 +353,8 @@ class World:
 def test_the_chosen_plan_is_never_slower_than_the_best_that_was_proven() -> None:
     """Ten thousand schedules with noise, deaths, failures, late arrivals, slow phases and budgets that end.
 
-    The winner is never slower, beyond noise and the width of a tie, than any plan that was proven, eager among them. Where
-    everything became slower meanwhile, that is asked of plans that ran in enough rounds with the winner.
+    The winner is never slower, beyond noise and the width of a tie, than any plan that was proven, including eager. If
+    everything became slower meanwhile, that is required only for plans that ran in enough rounds with the winner.
     """
     n_judged = 0
     for seed in range(10_000):

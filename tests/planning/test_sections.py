@@ -15,7 +15,7 @@ from hub.plugin.table import ACCEPTED
 
 
 def test_a_piece_lies_on_one_device() -> None:
-    """A run of nodes that a backend takes ends where the device changes."""
+    """A run of nodes that a backend supports ends where the device changes."""
     with FakeTensorMode(), torch.no_grad():
         pair = torch.empty(2, device="cuda:0"), torch.empty(2, device="cuda:1")
         graph = Graph(make_fx(lambda x, y: (x.cos().exp(), y.sin()))(*pair), "two")

@@ -9,6 +9,6 @@ from plugin_disc import runtime
 
 @pytest.fixture(params=["as here", "8 lanes"])
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registers of this machine, and those of AVX2."""
+    """Run the test with the registers of this machine, and with those of AVX2."""
     if request.param == "8 lanes":
         monkeypatch.setattr(runtime, "lanes", lambda: 8)

@@ -163,7 +163,7 @@ def batch_statistics(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def channel_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """ConvNeXt's norm over channels that come first."""
+    """Compute ConvNeXt's norm over channels, which are the first dim."""
     mean = x.mean(1, keepdim=True)
     spread = (x - mean).pow(2).mean(1, keepdim=True)
     return (x - mean) / torch.sqrt(spread + 1e-6) * weight.view(-1, 1, 1) + bias.view(-1, 1, 1)
@@ -178,7 +178,7 @@ def _positive(*shape: int) -> torch.Tensor:
 
 
 def inputs_of(name: str, rows: int, columns: int) -> tuple[torch.Tensor, ...]:
-    """Gives inputs of a program: [rows, columns], columns divisible by 8."""
+    """Return inputs of a program: [rows, columns], columns divisible by 8."""
     torch.manual_seed(3)
     n = columns
     made: Mapping[str, Callable[[], Sequence[torch.Tensor]]] = {

@@ -66,7 +66,7 @@ def test_integers_are_whole(name: str) -> None:
 
 
 def test_an_input_of_another_dtype_is_refused() -> None:
-    """Some of eager's kernels give other dtypes than fake tensors announce: such calls are nobody's fault."""
+    """Some of eager's kernels return other dtypes than fake tensors declare: such calls are no plugin's fault."""
     cluster, values = whole_cluster(Wrapped(torch.relu), (torch.ones(5),))
     executable = create().compile(cluster, ONE)
     with pytest.raises(InputRefused, match="bfloat16"):

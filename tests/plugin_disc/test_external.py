@@ -40,7 +40,7 @@ INEXPRESSIBLE = {"swiglu", "group_norm_silu", "column_statistics", "running"}
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of the stand-in."""
+    """Return the path of the stand-in."""
     path = tmp_path_factory.mktemp("bladedisc") / "disc_compiler_main"
     path.write_text(f"#!{sys.executable} -IS\n{STAND_IN.read_text()}")
     path.chmod(0o755)
@@ -49,13 +49,13 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def layer() -> tuple[Cluster, Sequence[torch.Tensor]]:
-    """softmax(linear(x)) with its weights."""
+    """Return softmax(linear(x)) with its weights."""
     torch.manual_seed(0)
     return whole_cluster(nn.Sequential(nn.Linear(40, 8), nn.Softmax(-1)), (torch.randn(3, 40),))
 
 
 def parsed(text: str) -> Any:
-    """The text as a verified StableHLO module."""
+    """Return the text as a verified StableHLO module."""
     from torch_mlir import ir
     from torch_mlir._mlir_libs import _stablehlo
 
@@ -68,7 +68,7 @@ def parsed(text: str) -> Any:
 
 
 def interpreted(text: str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What StableHLO's own interpreter computes of float32 tensors."""
+    """Return what StableHLO's own interpreter computes of float32 tensors."""
     from torch_mlir import ir
     from torch_mlir._mlir_libs import _stablehlo
 
@@ -79,7 +79,7 @@ def interpreted(text: str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]
 
 
 def is_running(pid: int) -> bool:
-    """True while a process is there and has not ended; one that nobody waits for has."""
+    """Return True while a process exists and has not ended; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -220,7 +220,7 @@ def test_failures_are_compile_errors(
 def test_a_full_disk_hides_no_failure(
     compiler: str, layer: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no room for the log, the message still says what failed and how the log ends; no part is left."""
+    """If there is no space for the log, the message still says what failed and how the log ends; no part is left."""
     half = tmp_path / "half"
     half.touch()
     monkeypatch.setenv("STAND_IN", "fails")
@@ -289,7 +289,7 @@ def test_metadata_without_constants() -> None:
 
 
 def test_the_probe_says_what_runs(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever names the compiler, or has it on PATH, is told that DISC's own code runs, and why."""
+    """If the user names the compiler, or has it on PATH, a message says that DISC's own code runs, and why."""
     verdict = Disc(Settings(compiler=compiler)).probe()
     assert verdict.accepted
     assert "DISC's own code" in verdict.reason

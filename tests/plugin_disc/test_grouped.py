@@ -23,7 +23,7 @@ WRONG = ("failed", "fallback")
 
 
 def shared(rows: int, heads: int) -> tuple[torch.Tensor, ...]:
-    """Return queries of 4 heads with keys and values of some, batch and rows symbolic."""
+    """Return queries of 4 heads with some heads of keys and values, batch and rows symbolic."""
     found = (torch.randn(3, 4, rows, 8), torch.randn(3, heads, rows, 8), torch.randn(3, heads, rows, 8))
     for tensor in found:
         torch._dynamo.mark_dynamic(tensor, 0)

@@ -40,7 +40,7 @@ FAULTS = {
 
 
 def status(fault: str, side: str) -> tuple[int, str]:
-    """Return how a process ends in which the kernel has a fault, and what it printed."""
+    """Return the exit status and the output of a process whose kernel has a fault."""
     text = textwrap.dedent(_PROGRAM).format(fault=FAULTS[fault])
     variables = {**os.environ, VARIABLE: side, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", text], env=variables, capture_output=True, text=True, check=False)
@@ -63,7 +63,7 @@ def test_right_kernels_pass(side: str) -> None:
 
 @pytest.mark.parametrize("side", [END, START])
 def test_writes_next_to_a_tensor_are_seen(side: str) -> None:
-    """What lies in a tensor's pages beside it keeps its pattern, or the call fails."""
+    """The bytes around a tensor in its pages keep their pattern, or the call fails."""
     guard = Guard(side)
 
     def run(value: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ Function = Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
 
 
 def everything(dtype: torch.dtype, count: int = 300) -> torch.Tensor:
-    """Values over the whole range, its ends among them."""
+    """Return values over the whole range, including its ends."""
     limits = torch.iinfo(dtype)
     value = torch.linspace(limits.min / 2, limits.max / 2, count, dtype=torch.float64).mul(2.0)
     ends = torch.tensor([limits.min, limits.max, limits.min + 1, 0, 1], dtype=dtype)
@@ -29,7 +29,7 @@ def everything(dtype: torch.dtype, count: int = 300) -> torch.Tensor:
 
 
 def check(function: Function, *inputs: torch.Tensor) -> None:
-    """The compiled function gives eager's bits, and every operator of it is declared."""
+    """Check that the compiled function returns eager's bits, and that every operator of it is declared."""
     cluster, values = whole_cluster(Wrapped(function), inputs)
     for node in cluster.module.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:

@@ -1,4 +1,4 @@
-"""Large results get memory of calls that have ended, and only memory that nobody else has."""
+"""Large results reuse memory of calls that have ended, and only memory without another owner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Call = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Executables of other tests do not count, and those of this one are gone with it."""
+    """Ignore executables of other tests, and check that those of this one are gone at its end."""
     monkeypatch.setattr(kept, "_KEEPERS", weakref.WeakValueDictionary())
     yield
     assert kept_bytes() == 0
@@ -74,7 +74,7 @@ HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_what_somebody_has_is_never_written_to(holder: str) -> None:
-    """Whoever still has a result, in whatever form, has its values after later calls."""
+    """A result that is still referenced, in any form, keeps its values after later calls."""
     call, x = doubling(), given()
     (result,) = call(x)
     wanted, place = result.clone(), result.data_ptr()
@@ -126,7 +126,7 @@ def test_threads_at_once_get_their_own_memory() -> None:
 
 
 def test_results_of_symbolic_sizes_are_lent_too() -> None:
-    """A size that comes again gets the memory of its last call; others make room where there is no more."""
+    """A size that comes again gets the memory of its last call; others give up theirs if the limit is reached."""
     cluster, _ = whole_cluster(Wrapped(lambda x: x * 2), (torch.randn(4, 3),), dynamic=True)
     settings = Settings(kept_mb=2 * LARGE >> 20)
     call = cast("Call", create(settings).compile(cluster, CompileSettings(threads=1)))
@@ -156,7 +156,7 @@ def test_what_can_never_be_kept_takes_no_room() -> None:
 
 @pytest.mark.parametrize("change", [lambda s: s.resize_(0), lambda s: s.resize_(2 * LARGE), lambda s: s.share_memory_()])
 def test_memory_that_changed_hands_is_let_go(change: Callable[[torch.UntypedStorage], object]) -> None:
-    """A storage of another size, or one that other processes see, is nobody's to be written to."""
+    """A storage of another size, or one that other processes see, is never written to."""
     keeper = Kept(LIMIT)
     first = piece(keeper)
     change(first.untyped_storage())

@@ -10,7 +10,7 @@ from plugin_disc.pages import LARGE, PAGE, ask_for_large_pages
 
 
 def asked_for(tensor: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Gives the stretches of memory, start and length, for which pages are asked."""
+    """Return the ranges of memory, start and length, for which pages are requested."""
     asked: list[tuple[int, int]] = []
 
     def advise(address: int, length: int, _advice: int) -> int:

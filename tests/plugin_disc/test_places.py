@@ -51,7 +51,7 @@ PROGRAMS: dict[str, tuple[Callable[[torch.Tensor, int], torch.Tensor], Sequence[
 
 
 class _Recorder(fx.Interpreter):
-    """Keeps what each node gave."""
+    """An interpreter that keeps each node's result."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -63,7 +63,7 @@ class _Recorder(fx.Interpreter):
 
 
 def compared(executables: list[Any]) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-    """Return a backend of `torch.compile` that gives eager's results and compares DISC's with them at every call."""
+    """Return a backend of `torch.compile` that returns eager's results and compares DISC's with them at every call."""
 
     def backend(program: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         graph = capture_inference(program, example_inputs, weight_positions(program, example_inputs))

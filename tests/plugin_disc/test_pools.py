@@ -17,7 +17,7 @@ ONE = CompileSettings(threads=1)
 
 
 def places_agree(x: torch.Tensor, **settings: Any) -> None:
-    """Asserts that results and places have eager's bits, NaN counting as equal."""
+    """Assert that results and indices have eager's bits, NaN counting as equal."""
 
     def pool(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return F.max_pool2d(value, return_indices=True, **settings)

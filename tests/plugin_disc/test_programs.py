@@ -22,7 +22,7 @@ SIZES = ((3, 8), (5, 72), (33, 520))
 
 
 def captured(name: str, inputs: Sequence[torch.Tensor], *, dynamic: bool) -> tuple[Cluster, tuple[object, ...]]:
-    """Gives a program as one cluster, all of whose nodes DISC takes."""
+    """Return a program as one cluster, all of whose nodes DISC supports."""
     cluster, values = whole_cluster(Wrapped(PROGRAMS[name]), inputs, dynamic=dynamic)
     refusals = [create().supports(node).reason for node in cluster.nodes if "getitem" not in str(node.target)]
     assert [reason for reason in refusals if reason] == []
@@ -30,7 +30,7 @@ def captured(name: str, inputs: Sequence[torch.Tensor], *, dynamic: bool) -> tup
 
 
 def assert_as_exact(got: Sequence[torch.Tensor], name: str, inputs: Sequence[torch.Tensor]) -> None:
-    """Asserts that results are about as close to float64 as eager's."""
+    """Assert that results are about as close to float64 as eager's."""
     wide = [value.double() if value.is_floating_point() else value for value in inputs]
     expected, truth = (pytree.tree_leaves(PROGRAMS[name](*values)) for values in (inputs, wide))
     for mine, theirs, right in zip(got, expected, truth, strict=True):

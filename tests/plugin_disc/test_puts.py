@@ -30,7 +30,7 @@ PUTS: dict[str, Function] = {
 
 
 def inputs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
-    """[2, 6] with places in [2, 3], some of them twice, and values for them."""
+    """Return [2, 6] with indices in [2, 3], some of them twice, and values for them."""
     torch.manual_seed(0)
     at = torch.tensor([[0, 5, 5], [3, 1, 1]])
     return torch.randn(2, 6).mul(9).to(dtype), at, torch.randn(2, 3).mul(9).to(dtype)

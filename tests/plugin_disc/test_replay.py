@@ -32,7 +32,7 @@ ONE = CompileSettings(threads=1)
 
 @pytest.fixture(scope="module")
 def norm() -> tuple[Cluster, Sequence[Any]]:
-    """A layer with weights of its own, of symbolic size: norm(x) * 2."""
+    """Return a layer with weights of its own, of symbolic size: norm(x) * 2."""
     torch.manual_seed(0)
     layer = torch.nn.LayerNorm(24, elementwise_affine=True)
     torch.nn.init.normal_(layer.weight)
@@ -42,7 +42,7 @@ def norm() -> tuple[Cluster, Sequence[Any]]:
 
 
 def dumped(cluster: Cluster, inputs: Sequence[Any] | None, folder: Path) -> Path:
-    """The debug folder of a cluster, after one call where there are inputs."""
+    """Return the debug folder of a cluster, after one call if there are inputs."""
     executable = create().compile(cluster, ONE)
     executable.dump(folder)
     if inputs is not None:

@@ -29,7 +29,7 @@ ONE = CompileSettings(threads=1)
 
 @pytest.fixture(scope="module")
 def scaled() -> tuple[Cluster, Sequence[object]]:
-    """x * weight + 1 over 40 elements."""
+    """Return x * weight + 1 over 40 elements."""
     layer = torch.nn.Linear(40, 1)
     model = Wrapped(lambda x: x * layer.weight + 1.0)
     model.layer = layer
@@ -180,7 +180,7 @@ def test_a_disk_without_room_for_scratch_is_a_compile_error(
 def test_a_disk_without_room_for_an_executable_leaves_nothing_in_the_cache(
     scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path
 ) -> None:
-    """The problem is told, and the cache is as it was."""
+    """The problem is reported, and the cache is unchanged."""
     executable = create().compile(scaled[0], ONE)
 
     def write(partial: Path) -> None:

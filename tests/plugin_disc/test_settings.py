@@ -34,7 +34,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def difference() -> tuple[Cluster, Sequence[torch.Tensor]]:
-    """x * y - z where z is the rounded product: 0, unless product and difference are rounded once."""
+    """Return x * y - z where z is the rounded product: 0, unless product and difference are rounded once."""
     torch.manual_seed(0)
     x, y = torch.rand(64) + 1.0, torch.rand(64) + 1.0
     return whole_cluster(Wrapped(lambda x, y, z: x * y - z), (x, y, x * y))
@@ -124,7 +124,7 @@ def test_every_level_computes_softmax(level: int) -> None:
 
 
 def chain() -> Cluster:
-    """sin(x) + x + 1 + 2: three additions of two overloads."""
+    """Return sin(x) + x + 1 + 2: three additions of two overloads."""
     return whole_cluster(Wrapped(lambda x: (x.sin() + x + 1.0) + 2.0), (torch.ones(3),))[0]
 
 

@@ -26,7 +26,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 def stages_of(function: object, inputs: tuple[torch.Tensor, ...]) -> list[Group]:
-    """Gives the nests of loops of a function, which has nothing else."""
+    """Return the loop nests of a function, which has nothing else."""
     cluster, _ = whole_cluster(Wrapped(function), inputs)  # pyright: ignore[reportArgumentType]
     outputs = lower(cluster).outputs
     stages = scheduled(simplified(outputs, in_order(outputs))).stages

@@ -41,19 +41,19 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs of failures are kept where pytest removes them."""
+    """Keep logs of failures in a folder that pytest removes."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("scratch")))
 
 
 def compiled(text: str, folder: Path, settings: Settings = STRICT, threads: int = 1) -> Library:
-    """The library of a program, loaded."""
+    """Return the library of a program, loaded."""
     (folder / "in.mlir").write_text(text)
     compile_file(folder / "in.mlir", folder / "out.so", settings, threads=threads)
     return load(folder / "out.so")
 
 
 def of(body: str, inputs: str, outputs: str, returned: str) -> str:
-    """A program of some lines; `inputs` are types, called %a, %b, ..."""
+    """Return a program of some lines; `inputs` are types, called %a, %b, ..."""
     names = [f"%{chr(ord('a') + place)}: {kind}" for place, kind in enumerate(inputs.split("; "))]
     shown = outputs.replace("; ", ", ")
     lines = "\n".join(f"    {line.strip()}" for line in body.strip().splitlines())

@@ -32,13 +32,13 @@ def given(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def problem(function: Callable[..., object], *inputs: torch.Tensor) -> str:
-    """Says what two threads make wrong of a function."""
+    """Return what two threads get wrong in a function."""
     cluster, values = whole_cluster(Wrapped(function), inputs)  # pyright: ignore[reportArgumentType]
     return value_problem(create().compile(cluster, TWO)(*values), eager(cluster, values), exact(cluster, values))
 
 
 def turned(x: torch.Tensor) -> torch.Tensor:
-    """Neighbours change places."""
+    """Swap neighbours."""
     return torch.stack((x[..., 1::2], x[..., ::2].clone()), -1).flatten(-2)
 
 
@@ -47,7 +47,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_elements_that_take_turns(dtype: torch.dtype) -> None:
-    """Every second element is read, and results are written in turns, in registers and in what is left beside them."""
+    """Every second element is read, and results are written in turns, in registers and in the remaining elements."""
     for columns in WIDTHS:
         assert problem(turned, given(3, columns, dtype)) == "", columns
 

@@ -42,7 +42,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def compiled(function: Callable[..., Any], *inputs: torch.Tensor, dynamic: bool = False) -> tuple[DiscExecutable, Any]:
-    """Gives the executable of a function of such inputs, and its program in eager."""
+    """Return the executable of a function of such inputs, and its program in eager."""
     cluster, captured = whole_cluster(Wrapped(function), inputs, dynamic=dynamic)
     assert [value.stride() for value in captured] == [value.stride() for value in inputs]
     executable = create().compile(cluster, ONE)
@@ -51,14 +51,14 @@ def compiled(function: Callable[..., Any], *inputs: torch.Tensor, dynamic: bool 
 
 
 class _Anywhere(list[int]):
-    """Holds every address: guarded memory copies inputs."""
+    """A list that contains every address: guarded memory copies inputs."""
 
     def __contains__(self, _: object) -> bool:
         return True
 
 
 def addresses(executable: DiscExecutable, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Gives a list to which each call adds the addresses that the machine code gets."""
+    """Return a list to which each call adds the addresses that the machine code receives."""
     found: list[int] = _Anywhere() if os.environ.get(VARIABLE) else []
     names: dict[str, Any] = executable._run.__globals__  # pyright: ignore[reportAttributeAccessIssue]
     pack = names["pack_into"]

@@ -1,4 +1,4 @@
-"""Transposed reads give eager's numbers whatever is left over beside and below whole tiles."""
+"""Transposed reads match eager's numbers, regardless of what remains right of and below whole tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and columns of unknown length: code for short ones stands beside that for any, and each length runs what fits it."""
+"""Rows and columns of unknown length: code for short ones exists next to that for any, and each runs the fitting one."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ SOURCE = Path(__file__).with_name("stand_in.c")
 
 @pytest.fixture
 def simulated() -> Callable[..., Mdla]:
-    """Gives `simulated(format="q8.8", ...)`: the backend on the software device."""
+    """Return `simulated(format="q8.8", ...)`: the backend on the software device."""
     return lambda **settings: Mdla(Settings(simulator=True, **settings))
 
 
 @pytest.fixture(scope="session")
 def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in library; Micron's own is under a closed licence."""
+    """Build the stand-in library; Micron's own has a closed licence."""
     path = tmp_path_factory.mktemp("library") / "libmicrondla.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", path, SOURCE, "-lm"], check=True)
     return path
@@ -34,7 +34,7 @@ def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stand_in(library_path: Path) -> Iterator[ctypes.CDLL]:
-    """The stand-in's own controls, with clean books."""
+    """Yield the stand-in's own controls, with its records reset."""
     control = ctypes.CDLL(str(library_path))
     control.stand_in_flags.restype = ctypes.c_char_p
     if control.stand_in_live():
@@ -46,14 +46,14 @@ def stand_in(library_path: Path) -> Iterator[ctypes.CDLL]:
 
 @pytest.fixture
 def no_simulator(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin's entry point, with the board as its device."""
+    """Install the plugin's entry point, with the board as its device."""
     monkeypatch.delenv("HUB_MDLA_SIMULATOR")
     registry.cache_clear()
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The plugin's entry point, whether or not the metadata of this environment is as old as the plugin; simulator on."""
+    """Return the plugin's entry point, even if this environment's metadata is older than the plugin; simulator on."""
     if not any(point.name == "mdla" for point in metadata.entry_points(group="hub")):
         facts = tmp_path / "site" / "hub_mdla-1.0.dist-info"
         facts.mkdir(parents=True)

@@ -115,7 +115,7 @@ def head(features: int) -> list[nn.Module]:
 
 
 def pooled(features: int) -> list[nn.Module]:
-    """Means over quarters of the image: random nets see little in whole means."""
+    """Return means over quarters of the image: random nets see little in whole means."""
     return [nn.AdaptiveAvgPool2d(2), *head(4 * features)]
 
 
@@ -139,7 +139,7 @@ NETS = {
 
 
 def images(count: int, seed: int, size: int = 32) -> torch.Tensor:
-    """Random images whose spectrum falls as natural ones do (amplitude as 1 / frequency), in three channels."""
+    """Return random images whose spectrum falls as natural ones do (amplitude as 1 / frequency), in three channels."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.fft.rfft2(torch.randn(count, 3, size, size, generator=generator))
     down, across = torch.fft.fftfreq(size)[:, None], torch.fft.rfftfreq(size)[None, :]
@@ -149,7 +149,7 @@ def images(count: int, seed: int, size: int = 32) -> torch.Tensor:
 
 
 def build(name: str) -> nn.Module:
-    """A net with random weights, batch norms that have seen images, and a last layer whose classes are even."""
+    """Return a net with random weights, batch norms that have seen images, and a last layer whose classes are even."""
     torch.manual_seed(len(name))
     net = NETS[name]()
     with torch.no_grad():
@@ -169,7 +169,7 @@ def build(name: str) -> nn.Module:
 
 
 def resnet18_at_224() -> nn.Sequential:
-    """Gives a ResNet-18 of the usual widths, for images of 224 pixels, with seeded random weights."""
+    """Return a ResNet-18 of the usual widths, for images of 224 pixels, with seeded random weights."""
     torch.manual_seed(0)
     pairs = itertools.pairwise((64, 64, 128, 256, 512))
     blocks = [block for ins, outs in pairs for block in (Residual(ins, outs, 1 + (ins != outs)), Residual(outs, outs, 1))]

@@ -12,20 +12,20 @@ Image = list
 
 
 def rounded(value: Fraction, bits: int) -> int:
-    """Nearest integer, halves upward, cut to `bits`."""
+    """Return the nearest integer, halves upward, cut to `bits`."""
     whole = math.floor(value + Fraction(1, 2))
     return max(-(1 << (bits - 1)), min((1 << (bits - 1)) - 1, whole))
 
 
 def scaled(integer: int, source: int, result: int, bits: int = 16) -> int:
-    """An integer of `source` fraction bits in a format of `result`."""
+    """Return an integer of `source` fraction bits in a format of `result`."""
     shift = source - result
     whole = integer << -shift if shift <= 0 else (integer + (1 << (shift - 1))) >> shift
     return max(-(1 << (bits - 1)), min((1 << (bits - 1)) - 1, whole))
 
 
 def quantised(value: float, fraction: int, bits: int = 16) -> int:
-    """A real value as an integer."""
+    """Return a real value as an integer."""
     if math.isnan(value):
         return 0
     if math.isinf(value):
@@ -34,7 +34,7 @@ def quantised(value: float, fraction: int, bits: int = 16) -> int:
 
 
 def conv(x, weight, bias, *, strides, pads, dilations, groups, size, source, form, result):
-    """`bias` are real values, which join the products at their own fraction."""
+    """Convolve; `bias` are real values, which join the products at their own fraction."""
     height, width = len(x[0][0]), len(x[0][0][0])
     each = len(x[0]) // groups
     per_group = len(weight) // groups
@@ -63,7 +63,7 @@ def conv(x, weight, bias, *, strides, pads, dilations, groups, size, source, for
 
 
 def conv_transpose(x, weight, bias, *, strides, pads, dilations, groups, size, source, form, result):
-    """Each input element is scattered over the output: weight [I][O / groups][kh][kw]."""
+    """Scatter each input element over the output: weight [I][O / groups][kh][kw]."""
     ins, outs = len(x[0]) // groups, len(weight[0])
     images = []
     for image in x:
@@ -87,7 +87,7 @@ def conv_transpose(x, weight, bias, *, strides, pads, dilations, groups, size, s
 
 
 def gemm(x, weight, bias, *, source, form, result):
-    """[N][I] by [O][I]."""
+    """Multiply [N][I] by [O][I]."""
     return [
         [
             scaled(
@@ -103,7 +103,7 @@ def gemm(x, weight, bias, *, source, form, result):
 
 
 def windows(plane, *, kernel, strides, pads, size):
-    """For each output element, the elements of its window that lie inside the image."""
+    """Yield, for each output element, the elements of its window that lie inside the image."""
     for row in range(size[0]):
         yield [
             [

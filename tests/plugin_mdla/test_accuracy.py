@@ -31,7 +31,7 @@ SEEDS = range(4)
 
 @pytest.fixture(scope="module")
 def convolutions() -> list[tuple[Cluster, tuple[torch.Tensor, ...]]]:
-    """The SDK's example: 256 to 256 channels, 3x3, 16x16 pixels; PyTorch's default weights, standard normal inputs."""
+    """Return the SDK's example: 256 to 256 channels, 3x3, 16x16 pixels; PyTorch's default weights, standard normal data."""
 
     def drawn(seed: int) -> tuple[Cluster, tuple[torch.Tensor, ...]]:
         torch.manual_seed(seed)
@@ -41,7 +41,7 @@ def convolutions() -> list[tuple[Cluster, tuple[torch.Tensor, ...]]]:
 
 
 def errors(backend: Mdla, convolutions: list) -> tuple[float, float, float]:
-    """Mean and max |error| over max |reference|, in per cent: medians over the draws; and the largest of all."""
+    """Return mean and max |error| over max |reference|, in per cent: medians over the draws; and the largest of all."""
     means, most = [], []
     for cluster, inputs in convolutions:
         (got,) = backend.compile(cluster, ONE)(*inputs)

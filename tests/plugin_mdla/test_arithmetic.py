@@ -22,7 +22,7 @@ sizes = st.integers(1, 3)
 
 
 def integers(generator: torch.Generator, *shape: int) -> torch.Tensor:
-    """Integers of 16 bits, of all sizes: the ends, small ones and any."""
+    """Return integers of 16 bits, of all sizes: the ends, small ones and any."""
     shift = torch.randint(0, 16, shape, generator=generator)
     found = torch.randint(-32768, 32768, shape, generator=generator) >> shift
     return torch.where(torch.rand(shape, generator=generator) < 0.1, torch.tensor(-32768), found)
@@ -40,7 +40,7 @@ def run(
     bias: torch.Tensor | None = None,
     **attributes: Any,
 ) -> Any:
-    """Runs one layer of the device; the weight is given in integers."""
+    """Run one layer of the device; the weight is given in integers."""
     real = None if weight is None else weight.double() / 2.0**weight_fraction
     layer = Layer(kind, "y", tuple("abc"[: len(inputs)]), tuple(shape), attributes, real, bias)
     form = None if weight is None else Format(16, weight_fraction)

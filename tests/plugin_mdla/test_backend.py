@@ -129,7 +129,7 @@ def test_wrong_samples_are_refused(samples: list, message: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_values_that_are_not_finite_are_refused(bad: float, simulated: Simulated, cluster: Cluster) -> None:
-    """NaN and infinities go to eager, on the first call and later; the count is told."""
+    """NaN and infinities run in eager, on the first call and later; the count is reported."""
     executable = simulated().compile(cluster, ONE)
     x = X.clone()
     x[0, 0, 0, 0] = bad
@@ -218,7 +218,7 @@ def test_a_calibration_file_that_changed_makes_saved_formats_stale(simulated: Si
 def test_ranges_of_a_first_call_are_told_in_every_process(
     simulated: Simulated, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker's log reaches nobody: whoever loads what it saved is warned again. Calibrated ones warn of nothing."""
+    """A worker's log is not shown: loading what it saved warns again. Calibrated ones cause no warning."""
     executable = simulated().compile(cluster, ONE)
     executable(X)
     executable.save(tmp_path)

@@ -42,7 +42,7 @@ def _off(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def groups_in(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
-    """Counts the groups that one call runs, in a profile."""
+    """Count the groups that one call runs, in a profile."""
     with torch.no_grad(), torch.profiler.profile() as profile:
         model(*inputs)
     return sum(event.count for event in profile.key_averages() if event.key == "mdla::CompilationGroup")

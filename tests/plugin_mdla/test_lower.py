@@ -106,7 +106,7 @@ def test_the_model_computes_what_eager_does(name: str) -> None:
 
 
 def test_norms_are_folded_only_where_nobody_else_reads() -> None:
-    """A norm after a convolution leaves one layer; beside another reader, and alone, it stays."""
+    """A norm after a convolution leaves one layer; with another reader, and alone, it stays."""
 
     def kinds(name: str) -> list[str]:
         module, inputs = NETS[name]

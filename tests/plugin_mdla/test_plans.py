@@ -25,7 +25,7 @@ X = torch.linspace(-2, 2, 192).reshape(1, 3, 8, 8)
 
 
 def compiled(model: nn.Module, **options: Any) -> tuple[torch.Tensor, Any, Any]:
-    """Gives the first result, the plan, and what was compiled."""
+    """Return the first result, the plan, and what was compiled."""
     found = torch.compile(model, backend="hub", options={"tune": "off", **options})
     with torch.no_grad():
         result = found(X)
@@ -127,7 +127,7 @@ def test_options_choose_the_software_device(installed: None, monkeypatch: pytest
 
 
 def test_without_a_device_it_is_listed_with_the_remedy(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither library nor simulator: unavailable, with both ways to mend it, and no plan is disturbed."""
+    """Neither library nor simulator: unavailable, with both remedies, and no plan is disturbed."""
     monkeypatch.delenv("HUB_MDLA_SIMULATOR")
     registry.cache_clear()
     entry = registry().entries["mdla"]
@@ -152,7 +152,7 @@ ROW = torch.linspace(-2, 2, 8).reshape(2, 4)
 
 
 def on_board(library_path: Path, **options: Any) -> tuple[torch.Tensor, Any, Any]:
-    """As `compiled`, of two relus on the stand-in's board."""
+    """Return the same as `compiled`, of two relus on the stand-in's board."""
     board = {"library": str(library_path), "format": "q8.8", "timeout_s": 0.5}
     force = {"aten.sub": "eager", "aten.softmax": "eager"}  # the stand-in computes one operator a program
     given = {"backends": ["mdla"], "force": force, "accuracy": 0.1, "tune": "off", "mdla": board, **options}

@@ -39,7 +39,7 @@ def library(stand_in: ctypes.CDLL, library_path: Path) -> Library:
 
 @pytest.fixture
 def binary(library: Library, tmp_path: Path) -> Path:
-    """A compiled program: relu of two by three numbers."""
+    """Return a compiled program: relu of two by three numbers."""
     model = tmp_path / "model.onnx"
     model.write_bytes(b"Relu")
     board = Board(library)

@@ -74,7 +74,7 @@ def resnet50() -> Program:
 
 
 def alexnet() -> Program:
-    """Its convolutions: 93.6 frames/s leave no time for reading 117 MB of linear weights each."""
+    """Return its convolutions: 93.6 frames/s leave no time for reading 117 MB of linear weights each."""
     net = Sketch(1, 3, 224, 224)
     y = net.pool(net.conv("x", 64, 11, 4, pad=2), 3, 2)
     y = net.pool(net.conv(y, 192, 5), 3, 2)

@@ -13,12 +13,12 @@ Case = tuple[Callable[..., Any], Callable[[int], Inputs]]
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Normal numbers."""
+    """Return normally distributed numbers."""
     return torch.randn(shape).to(dtype)
 
 
 def placed(values: Inputs, dtype: torch.dtype | None = None, device: str = "cpu") -> Inputs:
-    """Gives inputs on a device; floating ones in a dtype, where one is given, while places stay integers."""
+    """Return inputs on a device; floating ones in a dtype, if one is given, while indices stay integers."""
     return tuple(
         value.to(device=device, dtype=dtype if dtype is not None and value.is_floating_point() else value.dtype)
         for value in values

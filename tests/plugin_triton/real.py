@@ -14,49 +14,49 @@ SINGLE, HALF, BRAIN, DOUBLE = torch.float32, torch.float16, torch.bfloat16, torc
 
 
 def of(*shape: int, dtype: torch.dtype = SINGLE) -> torch.Tensor:
-    """A tensor that takes no memory."""
+    """Return a tensor that takes no memory."""
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
 def heads(width: int, dtype: torch.dtype, rows: int = 2048, keys: int = 2048, shared: int = 1) -> Heads:
-    """Queries, keys and values of 16 heads, some of which share keys."""
+    """Return queries, keys and values of 16 heads, some of which share keys."""
     kept = of(2, 16 // shared, keys, width, dtype=dtype)
     return of(2, 16, rows, width, dtype=dtype), kept, kept
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """A layer of a transformer's MLP."""
+    """Compute a layer of a transformer's MLP."""
     return F.gelu(F.linear(x, weight, bias))
 
 
 def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention of a language model."""
+    """Compute attention of a language model."""
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention of an encoder without padding."""
+    """Compute attention of an encoder without padding."""
     return F.scaled_dot_product_attention(query, key, value)
 
 
 def masked(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Attention with a mask or a bias."""
+    """Compute attention with a mask or a bias."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
 def grouped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention whose queries share keys."""
+    """Compute attention whose queries share keys."""
     return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
 
 
 def capped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention with capped scores, as Gemma has it."""
+    """Compute attention with capped scores, as Gemma has it."""
     scores = torch.tanh(query @ key.transpose(-1, -2) * 0.1 / 50.0) * 50.0
     return torch.softmax(scores.float(), -1).to(value.dtype) @ value
 
 
 def layer(columns: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """A product of 4,096 rows with a weight and a bias."""
+    """Return a product of 4,096 rows with a weight and a bias."""
     return of(4096, 4096, dtype=dtype), of(columns, 4096, dtype=dtype), of(columns, dtype=dtype)
 
 

@@ -1,4 +1,4 @@
-"""Kernels are compiled before their first launch, with blocks that a GPU has room for; or the cluster goes elsewhere."""
+"""Kernels are compiled before their first launch, with blocks that fit a GPU; or the cluster goes elsewhere."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ DEFAULT = Blocks({"BM": 128, "BN": 128, "BK": 64}, warps=8)
 
 
 def with_shared(shared: int) -> Machine:
-    """Gives an H100 whose programs have less shared memory."""
+    """Return an H100 whose programs have less shared memory."""
     return replace(H100, limits=replace(H100.limits, shared=shared))
 
 
 def product() -> Cluster:
-    """A product of halves, of which tiles lie in shared memory."""
+    """Return a product in float16, whose tiles lie in shared memory."""
     shape = (2048, 2048)
     return whole_cluster(Wrapped(linear), (of(*shape, dtype=BRAIN), of(*shape, dtype=BRAIN), of(2048, dtype=BRAIN)))[0]
 
 
 def fitted(cluster: Cluster, machine: Machine, choose: Choose = by_rules) -> File:
-    """Gives the file that fits a machine."""
+    """Return the file that fits a machine."""
     lowered = lower(cluster)
     return fitting(lambda chosen: file_of(cluster, lowered, is_interpreted=False, choose=chosen), choose, machine)
 
 
 def test_blocks_that_fit_stay_as_they_are() -> None:
-    """Whoever chose them."""
+    """This holds for any way of choosing them."""
     cluster = product()
     assert fitted(cluster, H100).kernels[0].blocks == DEFAULT
     chosen = replace(DEFAULT, stages=2)
@@ -119,14 +119,14 @@ def test_a_kernel_that_triton_refuses_names_the_place_of_its_source(monkeypatch:
 
 @pytest.fixture
 def small_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """Has a GPU with 512 bytes of shared memory for a program stand there."""
+    """Substitute a GPU with 512 bytes of shared memory for a program."""
     machine = with_shared(512)
     monkeypatch.setattr(runtime, "machine_of", lambda _: machine)
     yield machine
 
 
 def on_gpu(cluster: Cluster) -> Cluster:
-    """Gives a cluster as if it lay on a GPU."""
+    """Return a cluster as if it lay on a GPU."""
     device = torch.device("cuda:0")
     specs: Sequence[Any] = [replace(spec, device=device) for spec in (*cluster.inputs, *cluster.outputs)]
     count = len(cluster.inputs)

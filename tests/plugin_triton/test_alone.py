@@ -41,19 +41,19 @@ assert "hub" not in sys.modules and "plugin_triton" not in sys.modules
 
 
 def cluster_of(name: str, dtype: torch.dtype) -> tuple[Cluster, Any]:
-    """Gives a case as one cluster."""
+    """Return a case as one cluster."""
     function, inputs = (CASES if dtype is torch.float32 else HALF)[name]
     values = tuple(value.to(dtype) if value.is_floating_point() else value for value in inputs(33))
     return whole_cluster(Wrapped(function), values)
 
 
 def text_of(cluster: Cluster) -> str:
-    """Gives the file that a GPU would get."""
+    """Return the file that a GPU would get."""
     return file_of(cluster, lower(cluster), is_interpreted=False).text
 
 
 def run_alone(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs Python where neither the hub nor its plugins are found, with Triton's interpreter."""
+    """Run Python where neither the hub nor its plugins are found, with Triton's interpreter."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HUB_TRITON_INTERPRET")}
     environment |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-W", "ignore", *arguments]

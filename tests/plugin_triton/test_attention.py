@@ -1,4 +1,4 @@
-"""Attention in one kernel, wherever two products stand around a softmax; and not where somebody reads what lies between."""
+"""Attention in one kernel, if two products stand around a softmax, and not if another node reads what lies between."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ BACKEND = create(Settings(interpret=True))
 
 
 def heads(rows: int = 9, width: int = 8, count: int = 2) -> torch.Tensor:
-    """Normal numbers [1, heads, rows, width]."""
+    """Return normally distributed numbers [1, heads, rows, width]."""
     return torch.randn(1, count, rows, width)
 
 
 def kernels_of(function: Callable[..., Any], *inputs: torch.Tensor) -> Sequence[str]:
-    """Gives the first lines of the kernels of a function that is computed as eager does."""
+    """Return the first lines of the kernels of a function whose results are eager's."""
     cluster, given = whole_cluster(Wrapped(function), inputs)
     executable = BACKEND.compile(cluster, ONE)
     assert value_problem(executable(*given), eager(cluster, given), exact(cluster, given)) == ""
@@ -41,7 +41,7 @@ def kernels_of(function: Callable[..., Any], *inputs: torch.Tensor) -> Sequence[
 
 
 def by_hand(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Attention as many models have it."""
+    """Compute attention as many models write it."""
     return F.softmax(query @ key.transpose(-1, -2) * 0.3 + mask, -1) @ value
 
 
@@ -146,7 +146,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_one_attention_a_layer(name: str) -> None:
-    """With padding masks, grouped queries and rotary embeddings, and a bias of positions; nothing is left to eager."""
+    """Padding masks, grouped queries, rotary embeddings and a bias of positions are included; nothing runs in eager."""
     captured = capture(MODELS[name]().eval(), (torch.randint(0, 500, (2, 32)),))
     (group,), _ = group_alone(captured.graph, "triton", INTERPRETED.supports)
     cluster = extract(captured.graph, group.nodes, "c0", captured.weights)

@@ -29,7 +29,7 @@ CHOSEN = Namespace(tune=0.0, budget=20.0)
 
 
 def results_elsewhere(function: Callable[..., Any], values: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    """Gives results of inputs that lie on another device, one without memory. Raises what mixing devices raises."""
+    """Return results of inputs that lie on another device, one without memory. Raise what mixing devices raises."""
     found = function(*(value.to("meta") for value in values))
     return [found] if isinstance(found, torch.Tensor) else list(found)
 
@@ -43,7 +43,7 @@ FUNCTIONS: Mapping[str, Callable[[], list[torch.Tensor]]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_runs_on_another_device_stays_there(name: str) -> None:
-    """What a program makes by itself lies beside its inputs."""
+    """What a program makes by itself lies on the device of its inputs."""
     assert {value.device for value in FUNCTIONS[name]()} == {torch.device("meta")}
 
 
@@ -51,13 +51,13 @@ def test_what_runs_on_another_device_stays_there(name: str) -> None:
 
 
 def row(program: str, own: str = "triton", *, of_copy: float = 1.0, is_fused: bool = False, **others: float) -> Any:
-    """Gives a run in which our own contender takes a second."""
+    """Return a run in which our own contender takes a second."""
     times = {own: 1.0, **{name.replace("_", "-"): seconds for name, seconds in others.items()}}
     return {"program": program, "call_s": times, "of_copy": of_copy, "is_fused": is_fused}
 
 
 def outcomes(part: str, *rows: Any) -> list[tuple[Any, Any, bool]]:
-    """Gives what was found of each bar, in which run it was worst, and whether it was reached."""
+    """Return the result for each bar, the run in which it was worst, and whether it was reached."""
     return [(bar["found"], bar["worst"], bar["is_reached"]) for bar in judged(part, rows)["bars"]]
 
 
@@ -88,7 +88,7 @@ def test_products_have_a_bar_with_and_one_without_what_follows() -> None:
 
 
 def test_models_are_held_against_all_rivals() -> None:
-    """Where one of them failed, nobody knows which would have been the best."""
+    """If one of them failed, the best is unknown."""
     good = row("a", "hub", eager=1.5, inductor=1.3, max_autotune=1.0)
     assert outcomes("models", good) == [(1.0, "a", True), (pytest.approx(1.3), "a", True)]
     lacking = row("b", "hub", eager=1.5, inductor=1.3)
@@ -114,7 +114,7 @@ def test_means_are_geometric() -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This CPU stands in for a GPU, the interpreter for kernels, and a call that is made once for a clock."""
+    """Use this CPU for a GPU, the interpreter for kernels, and a call that is made once for a clock."""
     monkeypatch.setattr(benchmark, "_has_gpu", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -135,7 +135,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, file: Path, *arguments: str) -> Mapping[str, Any]:
-    """Runs the benchmark as from the command line, and gives what it wrote."""
+    """Run the benchmark as from the command line, and return what it wrote."""
     monkeypatch.setattr(sys, "argv", ["triton", "--output", str(file), *arguments])
     benchmark.main()
     return json.loads(file.read_text())
@@ -161,7 +161,7 @@ def test_kernels_are_timed_and_judged(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("gpu")
 def test_a_run_that_fails_loses_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written with its error, as is a part that cannot begin; what others wrote stays, and the end is status 1."""
+    """It is written with its error, as is a part that cannot begin; other entries stay, and the exit status is 1."""
     file = tmp_path / "found.json"
     file.write_text(json.dumps({"products": {"runs": ["of another day"]}}))
     seen: list[Any] = []
@@ -235,7 +235,7 @@ def test_without_a_gpu_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.mark.slow
 @pytest.mark.usefixtures("gpu")
 def test_models_are_tuned_planned_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of Triton's are tuned for as long as is asked; eager goes on where it cannot be recorded."""
+    """Triton's kernels are tuned for as long as is set; eager continues if it cannot be recorded."""
     monkeypatch.setattr(benchmark, "MODELS", ("bert",))
     monkeypatch.setattr(benchmark, "BATCHES", (2,))
     monkeypatch.setattr(benchmark, "DTYPES", (torch.float32,))

@@ -30,7 +30,7 @@ Case = tuple[Callable[..., Any], Sequence[torch.Tensor]]
 
 
 def whole(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Integers."""
+    """Return integers."""
     return of(*shape, dtype=dtype)
 
 
@@ -59,12 +59,12 @@ SYMBOLIC = [name for name in PROGRAMS if name not in FIXED_SIZES]
 
 
 def slowly(names: Sequence[str], quick: Sequence[str]) -> list[Any]:
-    """Gives names as parameters, all but some for the long suites."""
+    """Return names as parameters, all but some marked slow."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def assert_compiles(cluster: Cluster, target: str) -> None:
-    """Asserts that every kernel comes out as a binary, with nothing spilled."""
+    """Assert that every kernel compiles to a binary, with nothing spilled."""
     found = compiled(file_of(cluster, lower(cluster), is_interpreted=False), Target.parse(target))
     assert found
     for each in found:

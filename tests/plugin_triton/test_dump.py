@@ -26,14 +26,14 @@ TEXTS = ("source", "ttir", "ttgir", "llir")
 
 
 def norm_and_product() -> Any:
-    """Two kernels, of which the second takes a group along."""
+    """Return two kernels, the second of which fuses a group."""
     return whole_cluster(
         Wrapped(lambda x, w: F.relu(F.layer_norm(x, (64,)) @ w)), (torch.randn(32, 64), torch.randn(64, 48))
     )
 
 
 def dumped(folder: Path, **settings: Any) -> set[str]:
-    """Dumps a cluster, and gives the paths of what was written."""
+    """Dump a cluster, and return the paths of what was written."""
     cluster, _ = norm_and_product()
     folder.mkdir()
     create(Settings(interpret=True, **settings)).compile(cluster, ONE).dump(folder)

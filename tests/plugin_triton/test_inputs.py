@@ -26,12 +26,12 @@ CALLED = {**LAYOUTS, "expanded": expanded}
 
 
 def cluster_of(name: str, inputs: Inputs) -> tuple[Cluster, Sequence[Any]]:
-    """Gives a case of these inputs as one cluster."""
+    """Return a case of these inputs as one cluster."""
     return whole_cluster(Wrapped(CASES[name][0]), inputs)
 
 
 def assert_right(cluster: Cluster, *calls: Sequence[Any]) -> None:
-    """Asserts that results of one executable are as exact as plugins' have to be."""
+    """Assert that results of one executable are as accurate as plugins' must be."""
     executable = BACKEND.compile(cluster, ONE)
     for inputs in calls:
         assert value_problem(executable(*inputs), eager(cluster, inputs), exact(cluster, inputs)) == ""

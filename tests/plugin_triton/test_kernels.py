@@ -30,7 +30,7 @@ TARGETS = ("cuda:90", "hip:gfx942")
 
 
 def cluster_of(case: Case, size: int, dtype: torch.dtype | None = None) -> tuple[Cluster, Sequence[Any]]:
-    """Gives a case as one cluster, all of whose nodes Triton takes."""
+    """Return a case as one cluster, all of whose nodes Triton supports."""
     function, inputs = case
     cluster, given = whole_cluster(Wrapped(function), placed(inputs(size), dtype))
     refusals = [BACKEND.supports(node).reason for node in cluster.nodes if "getitem" not in str(node.target)]
@@ -39,7 +39,7 @@ def cluster_of(case: Case, size: int, dtype: torch.dtype | None = None) -> tuple
 
 
 def assert_right(cluster: Cluster, inputs: Sequence[Any]) -> None:
-    """Asserts that results are as exact as plugins' have to be."""
+    """Assert that results are as accurate as plugins' must be."""
     found = BACKEND.compile(cluster, ONE)(*inputs)
     assert value_problem(found, eager(cluster, inputs), exact(cluster, inputs)) == ""
 
@@ -94,7 +94,7 @@ def test_nan_comes_through_extremes() -> None:
 
 
 def test_numbers_are_compared_while_compiling() -> None:
-    """The interpreter takes no comparison of two numbers beside a tensor's."""
+    """The interpreter does not accept a comparison of two numbers next to a tensor's."""
     cluster, inputs = whole_cluster(Wrapped(lambda x: torch.floor_divide(x, 0.3)), (torch.randn(3, 4),))
     assert_right(cluster, inputs)
     cluster, inputs = whole_cluster(Wrapped(lambda x: torch.remainder(x, -2.0)), (torch.randn(3, 4),))
@@ -108,7 +108,7 @@ def test_a_comparison_of_single_numbers_beside_one_of_many() -> None:
 
 
 def test_an_index_out_of_range_is_eagers() -> None:
-    """Nothing is read beside the table."""
+    """Nothing is read outside of the table."""
     cluster, inputs = cluster_of(CASES["embedding"], 9)
     executable = BACKEND.compile(cluster, ONE)
     index = next(position for position, value in enumerate(inputs) if not value.is_floating_point())

@@ -60,7 +60,7 @@ class Function:
 
 
 def launch(launcher: Launcher, memory: torch.Tensor, size: Any = 16, grid: tuple[int, ...] = (3,)) -> None:
-    """Launches as a file of kernels does."""
+    """Launch as a file of kernels does."""
     launcher[grid](memory, size, BLOCK=64, num_warps=4)
 
 
@@ -205,7 +205,7 @@ def test_the_interpreter_is_called_as_before() -> None:
 
 
 class Driver:
-    """Stands in for a GPU: kernels are compiled for it, and what is launched is noted."""
+    """A substitute for a GPU: kernels are compiled for it, and launches are recorded."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -235,7 +235,7 @@ class Driver:
 
 @pytest.fixture
 def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Driver]:
-    """Has Triton take a GPU for the current one."""
+    """Make Triton take a GPU for the current one."""
     stand_in = Driver(Target.parse(getattr(request, "param", "cuda:90")))
     monkeypatch.setattr(triton.runtime.driver, "_active", stand_in)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
@@ -243,7 +243,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def scaled(dtype: torch.dtype) -> tuple[Cluster, Sequence[Any]]:
-    """x * number, a number that is known at the call."""
+    """Return x * number, a number that is known at the call."""
     graph = fx.Graph()
     value, number = graph.placeholder("x"), graph.placeholder("number")
     result = graph.call_function(torch.ops.aten.mul.Scalar, (value, number))
@@ -264,7 +264,7 @@ def scaled(dtype: torch.dtype) -> tuple[Cluster, Sequence[Any]]:
 
 
 def attention() -> tuple[Cluster, Sequence[Any]]:
-    """A batch of it, with a mask of booleans."""
+    """Return a batch of attention, with a mask of booleans."""
     heads = torch.randn(2, 3, 33, 16)
     mask = torch.ones(33, 33, dtype=torch.bool)
     return whole_cluster(
@@ -273,12 +273,12 @@ def attention() -> tuple[Cluster, Sequence[Any]]:
 
 
 def embedding() -> tuple[Cluster, Sequence[Any]]:
-    """Rows at places that may be out of range."""
+    """Return rows at indices that may be out of range."""
     return whole_cluster(Wrapped(lambda i, w: F.embedding(i, w).exp()), (torch.arange(9), torch.randn(11, 5)))
 
 
 def dynamic() -> tuple[Cluster, Sequence[Any]]:
-    """Sizes that are known at the call."""
+    """Return a case whose sizes are known at the call."""
     return whole_cluster(Wrapped(PROGRAMS["residual_norm"]), inputs_of("residual_norm", 6, 25), dynamic=True)
 
 
@@ -291,7 +291,7 @@ CLUSTERS: Mapping[str, Callable[[], tuple[Cluster, Sequence[Any]]]] = {
 
 
 def known(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What the compiler is told, without those of which it is told nothing."""
+    """Return what the compiler knows about arguments, without those about which it knows nothing."""
     return {place: told for place, told in attributes.items() if told}
 
 

@@ -1,4 +1,4 @@
-"""`hub triton-ir`: a model's kernels with all their stages, what each one needs, and what is left to eager."""
+"""`hub triton-ir`: a model's kernels with all their stages, what each one needs, and what runs in eager."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HEADERS = ["cluster", "kernel", "registers", "spilled", "shared", "warps", "node
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Has the command run in a folder with a file of models."""
+    """Run the command in a folder with a file of models."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     (tmp_path / "models.py").write_text(MODEL)
@@ -79,7 +79,7 @@ def test_kernels_are_listed_and_written_stage_by_stage(target: str, folder: Path
 
 
 def test_nodes_that_triton_does_not_take_are_told() -> None:
-    """With the reason, beside kernels for the others."""
+    """The listing has the reason, next to kernels for the others."""
     found = triton_ir("models.py:sorting")
     assert found.exit_code == 0, found.output
     lines = found.stdout.splitlines()

@@ -39,20 +39,20 @@ ONE = CompileSettings(threads=1)
 
 
 def assert_right(cluster: Cluster, inputs: Sequence[Any]) -> TritonExecutable:
-    """Asserts that results are as exact as plugins' have to be; gives what made them."""
+    """Assert that results are as accurate as plugins' must be; return what computed them."""
     executable: Any = create(OWN).compile(cluster, ONE)
     assert value_problem(executable(*inputs), eager(cluster, inputs), exact(cluster, inputs)) == ""
     return executable
 
 
 def cluster_of(case: Case, size: int, dtype: torch.dtype | None = None) -> tuple[Cluster, Sequence[Any]]:
-    """Gives a case on the GPU as one cluster."""
+    """Return a case on the GPU as one cluster."""
     function, inputs = case
     return whole_cluster(Wrapped(function), placed(inputs(size), dtype, DEVICE))
 
 
 def assert_no_failure(compiled: Any) -> None:
-    """Asserts that every cluster ran where its plan says."""
+    """Assert that every cluster ran where its plan says."""
     events = [event for plan in hub.plans(compiled) for event in plan.events]
     assert [event for event in events if event.kind in ("failed", "fallback")] == []
 

@@ -20,12 +20,12 @@ HUGE = 2_200_000
 
 
 def of(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor that takes no memory."""
+    """Return a tensor that takes no memory."""
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
 def places(*shape: int) -> torch.Tensor:
-    """Places in another tensor."""
+    """Return indices into another tensor."""
     return of(*shape, dtype=torch.int64)
 
 
@@ -68,14 +68,14 @@ SMALL: dict[str, Case] = {
 
 
 def file_for(case: Case) -> File:
-    """Gives a case's file for a GPU."""
+    """Return a case's file for a GPU."""
     function, inputs = case
     cluster, _ = whole_cluster(Wrapped(function), inputs)
     return file_of(cluster, lower(cluster), is_interpreted=False)
 
 
 def counted(file: File) -> list[str]:
-    """Gives the lines of the kernel with the most memory that begin to count places."""
+    """Return the lines of the kernel with the most memory in which indices start."""
     kernel = file.kernels[-1].text
     return [line for line in kernel.splitlines() if "tl.arange(" in line or "tl.program_id(" in line]
 

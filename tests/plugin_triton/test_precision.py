@@ -41,7 +41,7 @@ def _as_it_was() -> Iterator[None]:
 
 
 def file_for(name: str, precision: str) -> File:
-    """Gives a case's file for a GPU."""
+    """Return a case's file for a GPU."""
     function, inputs = CASES[name]
     cluster, _ = whole_cluster(Wrapped(function), inputs)
     return file_of(cluster, lower(cluster), is_interpreted=False, precision=precision)

@@ -22,17 +22,17 @@ Inputs = tuple[torch.Tensor, ...]
 
 
 def integers(*shape: int) -> torch.Tensor:
-    """Numbers of 8 bits."""
+    """Return numbers of 8 bits."""
     return torch.randint(-128, 128, shape).to(torch.int8)
 
 
 def dequantised(x: torch.Tensor, q: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """A linear layer with weights of 8 bits."""
+    """Compute a linear layer with weights of 8 bits."""
     return x @ ((q.to(x.dtype) - 3.0) * scale[:, None]).t()
 
 
 def wide_layer(x: torch.Tensor, s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A product of what was computed along three dims."""
+    """Return a product of what was computed along three dims."""
     return ((x.relu() + x) * s).view(-1, x.shape[-1]) @ w
 
 
@@ -61,7 +61,7 @@ CASES: Mapping[str, tuple[Callable[..., Any], Callable[[int], Inputs]]] = {
 
 
 def case_of(name: str, size: int, dtype: torch.dtype = torch.float32) -> tuple[Cluster, Inputs]:
-    """Gives a case as a cluster."""
+    """Return a case as a cluster."""
     function, inputs = CASES[name]
     values = tuple(value.to(dtype) if value.is_floating_point() else value for value in inputs(size))
     cluster, given = whole_cluster(Wrapped(function), values)
@@ -69,7 +69,7 @@ def case_of(name: str, size: int, dtype: torch.dtype = torch.float32) -> tuple[C
 
 
 def kernels_of(cluster: Cluster) -> int:
-    """Gives how many kernels a GPU would run."""
+    """Return how many kernels a GPU would run."""
     return len(file_of(cluster, lower(cluster), is_interpreted=False).kernels)
 
 

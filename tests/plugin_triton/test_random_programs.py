@@ -1,4 +1,4 @@
-"""Clusters that nobody chose: what Triton gets of random programs, interpreted, and compiled for GPUs."""
+"""Clusters that no person chose: what Triton gets of random programs, interpreted, and compiled for GPUs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CLUSTERS = 200
 
 
 def examples(count: int) -> Any:
-    """Says how many examples to try, always the same ones."""
+    """Return how many examples to try, always the same ones."""
     return settings(
         max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
 
 
 def check_interpreted(program: Program) -> None:
-    """Fails where results are not eager's, or where a cluster of Triton's failed."""
+    """Fail if results are not eager's, or if a cluster of Triton's failed."""
     torch._dynamo.reset()
     function: Any = torch.compile(program.function(), backend="hub", options=OPTIONS, dynamic=False)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def check_interpreted(program: Program) -> None:
 
 
 def check_compiled(program: Program, target: Target) -> None:
-    """Fails where a kernel cannot be compiled for a GPU."""
+    """Fail if a kernel cannot be compiled for a GPU."""
     torch._dynamo.reset()
     function: Any = torch.compile(program.function(), backend="hub", options=EAGER, dynamic=False)
     with torch.no_grad():

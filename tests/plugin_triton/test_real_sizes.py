@@ -22,7 +22,7 @@ SLOW: tuple[Any, ...] = tuple(pytest.param(name, marks=pytest.mark.slow) for nam
 
 
 def file_for(name: str) -> File:
-    """Gives a case's file for a GPU, with the blocks that rules choose."""
+    """Return a case's file for a GPU, with the blocks that rules choose."""
     function, inputs = REAL[name]
     cluster, _ = whole_cluster(Wrapped(function), inputs)
     return file_of(cluster, lower(cluster), is_interpreted=False)

@@ -1,4 +1,4 @@
-"""The interpreter is a reference: whoever asks for it gets it, and nobody buys it on price."""
+"""The interpreter is a reference: a user can request it, and no plan chooses it on price."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ X = torch.linspace(-1.0, 1.0, 12).reshape(3, 4)
 
 @pytest.fixture(autouse=True)
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has Triton promise to take no time at all: no rival is cheaper."""
+    """Make Triton estimate no time at all: no rival is cheaper."""
     monkeypatch.setattr(Triton, "estimate", lambda *_: Cost(0.0))
 
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine without one, with the variable that has kernels interpreted."""
+    """Simulate a machine without a GPU, with the variable that makes Triton interpret kernels."""
     monkeypatch.setattr(settings, "_DRIVERS", ())
     monkeypatch.setenv("HUB_TRITON_INTERPRET", "1")
     registry.cache_clear()
@@ -40,7 +40,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def plan_of(**options: Any) -> Plan:
-    """Gives the plan of a product, a hyperbolic tangent and a sum, after a call of it that gives what eager gives."""
+    """Return the plan of a product, a hyperbolic tangent and a sum, after a call of it that returns eager's result."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Softmax(-1)).eval()
@@ -92,7 +92,7 @@ def test_what_lies_on_a_gpu_is_no_reference() -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_the_listing_says_so() -> None:
-    """Before anybody buys."""
+    """It is said before any plan chooses it."""
     found = CliRunner().invoke(app, ["list-backends"])
     assert found.exit_code == 0, found.output
     assert "triton: the interpreter: reference only" in found.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Executables for a GPU, as far as they can be told without one."""
+"""Executables for a GPU, as far as they can be tested without one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plugin_triton.targets import Target
 
 
 class Devices:
-    """Stands in for PyTorch's idea of the current GPU."""
+    """A substitute for PyTorch's notion of the current GPU."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current = 0
@@ -45,13 +45,13 @@ class Devices:
 
 @pytest.fixture
 def devices() -> Iterator[Devices]:
-    """Gives GPUs that are not there, for no longer than the test."""
+    """Yield GPUs that do not exist, for the duration of the test."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         yield Devices(monkeypatch)
 
 
 def doubling_on(device: str) -> TritonExecutable:
-    """Gives x + x, built for a GPU."""
+    """Return x + x, built for a GPU."""
     return build(backend._doubling(torch.device(device)))
 
 

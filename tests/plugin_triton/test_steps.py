@@ -24,7 +24,7 @@ BACKEND = create(Settings(interpret=True))
 
 
 def right(function: Callable[..., Any], *inputs: torch.Tensor) -> Cluster:
-    """Gives a function as a cluster that is computed as eager does, twice with the same bits."""
+    """Return a function as a cluster whose results are eager's, twice with the same bits."""
     cluster, given = whole_cluster(Wrapped(function), inputs)
     executable = BACKEND.compile(cluster, ONE)
     found = executable(*given)
@@ -34,7 +34,7 @@ def right(function: Callable[..., Any], *inputs: torch.Tensor) -> Cluster:
 
 
 def kernels_of(cluster: Cluster) -> Sequence[tuple[str, tuple[str, ...]]]:
-    """Gives names of kernels on a GPU, and how many programs each has."""
+    """Return names of kernels on a GPU, and how many programs each has."""
     file = file_of(cluster, lower(cluster), is_interpreted=False)
     return [(", ".join(kernel.nodes), kernel.grid) for kernel in file.kernels]
 

@@ -107,7 +107,7 @@ def test_blocks_end_with_what_there_is() -> None:
 
 
 def every_choice(case: Case, dtype: torch.dtype | None, *, is_interpreted: bool) -> Iterator[tuple[Any, Any, Any]]:
-    """Gives a cluster and its inputs with each kernel's choices in turn."""
+    """Yield a cluster and its inputs with each kernel's choices in turn."""
     cluster, given = cluster_of(case, 129, dtype)
     lowered = lower(cluster)
     kernels = file_of(cluster, lowered, is_interpreted=is_interpreted).kernels
@@ -141,7 +141,7 @@ def kernels_of(cluster: Cluster) -> File:
 
 
 def preferring(wanted: Mapping[str, int], asked: list[int]) -> Callable[[Callable[[], Any]], float]:
-    """Gives a clock for launches that is fastest at some sizes, and counts how often it is asked."""
+    """Return a clock for launches that is fastest at some sizes, and counts its calls."""
 
     def bench(launch: Callable[[], Any]) -> float:
         asked.append(1)

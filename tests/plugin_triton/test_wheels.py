@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Gives versions of Triton's wheels, by name, that look installed while the test runs; it fills them in."""
+    """Return versions of Triton's wheels, by name, that look installed while the test runs; the test fills them in."""
     found: dict[str, str] = {}
     version_of = metadata.version
 
@@ -71,7 +71,7 @@ def test_other_versions_are_refused(wheel: str, version: str, installed: dict[st
 
 @pytest.mark.usefixtures("installed")
 def test_without_any_the_wheel_for_all_is_asked_for() -> None:
-    """And how to install it is told."""
+    """The message says how to install it."""
     assert entry().status.reason == "triton is not installed"
     assert "compiler-hub[triton]" in entry().info.install
 

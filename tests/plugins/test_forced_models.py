@@ -1,4 +1,4 @@
-"""Whole models by one backend alone: what TVM, XLA and IREE leave to eager. With `benchmarks.forced`, at full size."""
+"""Whole models by one backend alone: what TVM, XLA and IREE run in eager. With `benchmarks.forced`, at full size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from benchmarks.forced import BACKENDS, MODELS, difference, forced, row_of
 
 MOST_LEFT = 0.02
-"""Share of a model's nodes that may be left to eager."""
+"""Share of a model's nodes that may run in eager."""
 MOST_OFF = 1e-5
 """Largest difference from eager, relative to the largest value: 80 roundings of float32, which products and norms of two
 layers add up to; what is dropped or wrong is off by 1e-3 and more."""

@@ -50,7 +50,7 @@ GROUPED = torch.ops.transformers.grouped_mm_fallback
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Small models on a shared machine; the same on every machine."""
+    """Set one thread: small models on a shared machine; the same on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ class Experts(nn.Module):
 
 
 def conv_norm_relu() -> nn.Module:
-    """A convolution with a batch norm that is not the identity."""
+    """Return a convolution with a batch norm that is not the identity."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
     model[1].running_mean.uniform_(-1, 1)
     model[1].running_var.uniform_(0.5, 2)
@@ -141,17 +141,17 @@ def conv_norm_relu() -> nn.Module:
 
 
 def integers(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Integer arithmetic with negative numbers, where rounding differs between languages."""
+    """Compute integer arithmetic with negative numbers, where rounding differs between languages."""
     return a // b, a % b, torch.div(a, b, rounding_mode="trunc"), a >> 1, (a > b).sum(0), a.cumsum(1), a.argmax(1)
 
 
 def reductions(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Sums, products, extremes, moments."""
+    """Return sums, products, extremes, moments."""
     return x.sum(), x.prod(1), x.amax(0), x.var(1), torch.logsumexp(x, 1), x.softmax(0), torch.topk(x, 3, dim=1)[0]
 
 
 def views(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Intermediate results that are views of inputs or constants, by operators that say so and that do not."""
+    """Return results of views of inputs or constants, by operators that declare to be views and by others."""
     return x.t() + 0, x.type_as(y).reshape(-1), torch.einsum("ij->ji", x), x[1:, ::2] * 1, torch.relu(y)
 
 
@@ -169,20 +169,20 @@ CASES: dict[str, tuple[Any, Any]] = {
 
 
 def cut(name: str, *, dynamic: bool = False) -> tuple[Cluster, Inputs]:
-    """Gives one of the cases as a cluster, with the values of its inputs."""
+    """Return one of the cases as a cluster, with the values of its inputs."""
     make, inputs = CASES[name]
     return whole_cluster(make().eval(), inputs(), dynamic=dynamic)
 
 
 def compiled(cluster: Cluster, settings: CompileSettings = SETTINGS) -> InductorExecutable:
-    """Compiles, and says that it is ours, for the tests that look inside."""
+    """Compile, and narrow the type to our own executable, for the tests that look inside."""
     executable = BACKEND.compile(cluster, settings)
     assert isinstance(executable, InductorExecutable)
     return executable
 
 
 def by_hand(function: Any, *values: torch.Tensor, weights: dict[str, torch.Tensor] | None = None) -> Cluster:
-    """Gives the cluster of a function of fake tensors, traced operator by operator, so that nothing is pinned."""
+    """Return the cluster of a function of fake tensors, traced operator by operator, so that nothing is pinned."""
     traced = make_fx(function, tracing_mode="fake")(*values, *(weights or {}).values())
     graph = Graph(traced, "graph")
     placeholders = [node.name for node in graph.placeholders]
@@ -193,7 +193,7 @@ def by_hand(function: Any, *values: torch.Tensor, weights: dict[str, torch.Tenso
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a process of its own."""
+    """Run a program in a new process."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
@@ -334,7 +334,7 @@ def test_an_input_captured_as_expanded_may_come_dense() -> None:
 
 
 def with_size(inputs: Inputs, old: tuple[int, ...], new: tuple[int, ...], make: Any) -> Inputs:
-    """Replaces sizes among a cluster's inputs: tensors are made anew, numbers are mapped."""
+    """Replace sizes among a cluster's inputs: tensors are made anew, numbers are mapped."""
     return tuple(make(new) if isinstance(value, torch.Tensor) else new[old.index(value)] for value in inputs)
 
 
@@ -391,7 +391,7 @@ def test_sizes_that_depend_on_data_may_be_inputs() -> None:
 
 
 def capture_data_dependent() -> Graph:
-    """Gives the sum of `tanh(x[x > 0] * 2) + 1`, whose size is known only at run time."""
+    """Return the sum of `tanh(x[x > 0] * 2) + 1`, whose size is known only at run time."""
     module = Function(lambda x: (torch.tanh(x.masked_select(x > 0) * 2) + 1).sum())
     return capture(module, (torch.randn(9),), dynamic=True).graph
 
@@ -534,7 +534,7 @@ torch.save([value.detach() for value in outputs], folder / "outputs.pt")
 
 
 def written_sample(folder: Path, name: str, *, dynamic: bool) -> tuple[Cluster, Inputs]:
-    """Writes a captured case as the hub hands it to its workers; gives its cluster and inputs."""
+    """Write a captured case as the hub passes it to its workers; return its cluster and inputs."""
     make, inputs = CASES[name]
     captured = capture(make().eval(), inputs(), dynamic=dynamic)
     write_sample(folder, Sample(captured.graph, captured.inputs))
@@ -650,7 +650,7 @@ def test_tensors_that_inductor_cannot_hold_are_refused_with_a_reason(make: Any) 
 
 
 def bert() -> tuple[nn.Module, Inputs]:
-    """A small BERT, with tokens."""
+    """Return a small BERT, with tokens."""
     shape = {
         "hidden_size": 64,
         "num_hidden_layers": 2,
@@ -662,19 +662,19 @@ def bert() -> tuple[nn.Module, Inputs]:
 
 
 def resnet() -> tuple[nn.Module, Inputs]:
-    """A small ResNet, with an image."""
+    """Return a small ResNet, with an image."""
     shape = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"}
     return transformers.ResNetModel(transformers.ResNetConfig(**shape)), (torch.randn(2, 3, 32, 32),)
 
 
 def mamba() -> tuple[nn.Module, Inputs]:
-    """A small Mamba, with tokens."""
+    """Return a small Mamba, with tokens."""
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "vocab_size": 50, "use_cache": False}
     return transformers.MambaModel(transformers.MambaConfig(**shape)), (torch.randint(0, 50, (2, 6)),)
 
 
 def mixture_of_experts() -> tuple[nn.Module, Inputs]:
-    """A small mixture of experts, whose products come as operators that transformers defines, with tokens."""
+    """Return a small mixture of experts, whose products are operators that transformers defines, with tokens."""
     shape = {
         "hidden_size": 32,
         "num_hidden_layers": 2,
@@ -839,7 +839,7 @@ def test_what_is_killed_while_compiling_leaves_no_half_file(monkeypatch: pytest.
 
 
 def test_its_own_variables_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that it adds go, those that it renews come back, and other variables are nobody's business here."""
+    """Added ones are removed, changed ones restored, and other variables are not touched."""
     for name in ("_TORCHINDUCTOR_GIVEN", "OTHER_GIVEN"):
         monkeypatch.setenv(name, "before")
     monkeypatch.delenv("TORCHINDUCTOR_ADDED", raising=False)

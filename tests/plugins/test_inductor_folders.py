@@ -24,7 +24,7 @@ SETTINGS = CompileSettings(threads=1)
 
 @pytest.fixture
 def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Inductor's default folder, which is not there yet, in a temporary folder of this test's own; nothing is set."""
+    """Return Inductor's default folder, which does not exist yet, in this test's temporary folder; nothing is set."""
     folder = tmp_path / "temporary" / "torchinductor_me"
     folder.parent.mkdir(mode=0o755)
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -108,7 +108,7 @@ def test_a_folder_that_others_could_have_written_is_not_used(default: Path, name
 
 
 def test_a_folder_of_another_user_is_not_used(default: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever made it first could fill it."""
+    """Any user who made it first could fill it."""
     default.mkdir(mode=0o700)
     monkeypatch.setattr("hub.cache.trust.os.getuid", lambda: default.stat().st_uid + 1)
     with pytest.raises(CompileError, match="belongs to another user") as caught:  # and so does the hub's own, here
@@ -125,7 +125,7 @@ def test_a_folder_that_was_open_is_used_once_it_is_mended(default: Path) -> None
 
 
 def test_the_users_folder_wins(default: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever may write to it; headers are of the default folder all the same."""
+    """Other users may write to it; headers are nevertheless of the default folder."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine").chmod(0o777)
     monkeypatch.setenv(VARIABLE, str(tmp_path / "mine"))

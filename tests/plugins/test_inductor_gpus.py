@@ -29,19 +29,19 @@ X = torch.ones(2, 8)
 
 
 def off(*shape: int) -> torch.Tensor:
-    """Gives numbers that start four bytes behind an aligned address."""
+    """Return numbers that start four bytes after an aligned address."""
     return torch.randn(1 + torch.Size(shape).numel())[1:].reshape(shape)
 
 
 class Sliced(nn.Module):
-    """Reads a row and a column of a weight, each at an odd address."""
+    """A model that reads a row and a column of a weight, each at an odd address."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(off(33, 32))  # fewer numbers would be written into the program
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Sums numbers times a column."""
+        """Sum numbers times a column."""
         return x * self.weight[:32, 3] + self.weight[1]
 
 
@@ -86,7 +86,7 @@ def test_every_constant_of_a_program_is_aligned(monkeypatch: pytest.MonkeyPatch)
 
 
 def node_on(device: str) -> fx.Node:
-    """Gives a cosine on a device, which need not be there."""
+    """Return a cosine on a device, which need not exist."""
     with FakeTensorMode(), torch.no_grad():
         module = make_fx(torch.cos)(torch.empty(2, device=device))
     return next(node for node in module.graph.nodes if node.op == "call_function")
@@ -94,7 +94,7 @@ def node_on(device: str) -> fx.Node:
 
 @pytest.fixture
 def triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes Triton look installed."""
+    """Make Triton look installed."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
 
 

@@ -27,7 +27,7 @@ EFFORTS = ("fast", "full")
 
 
 def assert_right(module: nn.Module, inputs: tuple[torch.Tensor, ...], effort: str) -> None:
-    """Asserts that Inductor takes all of a module, and that results are as exact as plugins' have to be."""
+    """Assert that Inductor supports all of a module, and that results are as accurate as plugins' must be."""
     cluster, given = whole_cluster(module, inputs)
     backend = create()
     assert [reason for node in cluster.nodes if (reason := backend.supports(node).reason)] == []
@@ -38,7 +38,7 @@ def assert_right(module: nn.Module, inputs: tuple[torch.Tensor, ...], effort: st
 
 
 def test_probe() -> None:
-    """It says nothing of GPUs, and passes beside one."""
+    """It says nothing about GPUs, and passes on a machine with one."""
     assert create().probe().accepted
 
 
@@ -72,7 +72,7 @@ def test_clusters_of_real_models(name: str) -> None:
 
 
 class Sliced(nn.Module):
-    """Reads a row and a column of a weight: the column starts at an odd address."""
+    """A model that reads a row and a column of a weight: the column starts at an odd address."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ class Mixed(nn.Module):
         self.wide, self.narrow = nn.Linear(24, 96), nn.Linear(96, 24, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[rows, 24] to [rows, 24]."""
+        """Map [rows, 24] to [rows, 24]."""
         return x + self.narrow(nn.functional.gelu(self.wide(x)))
 
 

@@ -72,7 +72,7 @@ class Of(nn.Module):
 def compiled(
     backend: Iree, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
 ) -> tuple[Cluster, runtime.IreeExecutable]:
-    """Gives the cluster of a function, and its executable."""
+    """Return the cluster of a function, and its executable."""
     module = function if isinstance(function, nn.Module) else Of(function)
     cluster, values = whole_cluster(module, inputs, dynamic=dynamic)
     executable, _ = compile_and_run(backend, cluster, values)
@@ -81,7 +81,7 @@ def compiled(
 
 
 def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
-    """Gives a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
+    """Return a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
     spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
     sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
     return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
@@ -109,7 +109,7 @@ def test_the_backend_is_made_without_iree() -> None:
 
 
 def printed(code: str) -> str:
-    """Gives what a fresh interpreter prints."""
+    """Return what a fresh interpreter prints."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -276,7 +276,7 @@ def test_results_have_the_sizes_that_follow(backend: Iree, function: Any, sizes:
 
 
 def symbols_as(cluster: Cluster, *sizes: int) -> dict[Any, int]:
-    """Gives sizes of a cluster's symbols, in order of appearance."""
+    """Return sizes of a cluster's symbols, in order of appearance."""
     return dict(zip(symbols_of(cluster), sizes, strict=True))
 
 
@@ -350,7 +350,7 @@ def test_no_copies_of_contiguous_tensors(backend: Iree) -> None:
 
 
 def address(view: Any) -> int:
-    """Gives where the memory of one of IREE's views begins."""
+    """Return the address of the memory of one of IREE's views."""
     return view.map().asarray(view.shape, np.dtype("float32")).ctypes.data
 
 
@@ -508,7 +508,7 @@ print(len(pool) >= 2, all(map(is_asleep, pool)))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads in /proc which threads wait")
 def test_idle_workers_do_not_spin() -> None:
-    """Between calls every thread of a pool waits: one that spun would run for as long as anybody looked."""
+    """Between calls every thread of a pool waits: a busy-waiting one would run during any measurement."""
     assert printed(IDLE) == "True True"
 
 

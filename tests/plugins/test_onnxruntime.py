@@ -48,7 +48,7 @@ FLOAT32_ROUNDINGS = 5e-6
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Small models on a shared machine; the same on every machine."""
+    """Set one thread: small models on a shared machine; the same on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -58,7 +58,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def _recurrent_layers() -> Iterator[None]:
-    """Dynamo captures LSTMs only where it is told to."""
+    """Let Dynamo capture LSTMs, which it does only if set to."""
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
 
@@ -75,12 +75,12 @@ class Function(nn.Module):
 
 
 def function_cluster(function: Any, *inputs: Any, dynamic: bool = False) -> tuple[Cluster, Inputs]:
-    """Gives a function as one cluster, with the values of its inputs."""
+    """Return a function as one cluster, with the values of its inputs."""
     return whole_cluster(Function(function), inputs, dynamic=dynamic)
 
 
 def compiled(cluster: Cluster, settings: CompileSettings = SETTINGS) -> OnnxExecutable:
-    """Compiles a cluster, which every node of must be supported."""
+    """Compile a cluster, every node of which must be supported."""
     for node in cluster.nodes:
         assert node.target is operator.getitem or BACKEND.supports(node).accepted
     executable = BACKEND.compile(cluster, settings)
@@ -89,7 +89,7 @@ def compiled(cluster: Cluster, settings: CompileSettings = SETTINGS) -> OnnxExec
 
 
 def operators_of(cluster: Cluster) -> list[str]:
-    """Gives the ONNX operators that a cluster is lowered to, before ORT's optimisations."""
+    """Return the ONNX operators that a cluster is lowered to, before ORT's optimisations."""
     return [node.op_type for node in lower(cluster).model.graph.node]
 
 
@@ -165,14 +165,14 @@ SLOW = ("segformer", "mobilenetv2")
 
 
 def combination(name: str, dynamic: bool) -> Any:
-    """Gives the parameters of one test, marked slow where capturing is."""
+    """Return the parameters of one test, marked slow if capturing is."""
     is_slow = name in (SLOW_TO_CAPTURE if dynamic else SLOW)
     marks = [pytest.mark.slow] if is_slow else []
     return pytest.param(name, dynamic, marks=marks, id=f"{name}-{'dynamic' if dynamic else 'static'}")
 
 
 def captured_model(name: str, *, dynamic: bool) -> Captured:
-    """Captures a small model, called once before: `transformers` does things on a first call that Dynamo cannot follow."""
+    """Capture a small model, called once before: `transformers` does things on a first call that Dynamo cannot follow."""
     module, inputs = build(name, small=True)
     with torch.no_grad():
         module(*inputs)
@@ -180,7 +180,7 @@ def captured_model(name: str, *, dynamic: bool) -> Captured:
 
 
 def preferred(graph: Graph) -> dict[str, str]:
-    """Sends each node that is accepted and not pinned to this backend; none may be refused."""
+    """Assign each node that is accepted and not pinned to this backend; none may be refused."""
     refused = [
         verdict.reason
         for node in graph.nodes
@@ -193,7 +193,7 @@ def preferred(graph: Graph) -> dict[str, str]:
 
 
 def run_mixed(graph: Graph, inputs: Sequence[Any], weights: dict[str, torch.Tensor]) -> tuple[list[Any], int]:
-    """Runs a graph with everything accepted in this backend; gives its outputs and the number of clusters."""
+    """Run a graph with everything accepted in this backend; return its outputs and the number of clusters."""
     values = dict(zip((node.name for node in graph.placeholders), inputs, strict=True))
     eager = fx.Interpreter(graph.module)
     groups = group(graph, preferred(graph))
@@ -216,7 +216,7 @@ def _value(graph: Graph, node: fx.Node, values: dict[str, Any]) -> Any:
 
 
 def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """max|error| / max|wanted|."""
+    """Return max|error| / max|wanted|."""
     return float((got.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))
 
 
@@ -407,7 +407,7 @@ def test_session_options_follow_the_settings() -> None:
 
 @pytest.fixture
 def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Records the address of every buffer that ORT is given."""
+    """Record the address of every buffer that is bound in ORT."""
     seen: list[tuple[str, int]] = []
 
     class Recording(ort.SessionIOBinding):
@@ -510,7 +510,7 @@ def test_integers_wrap() -> None:
 
 
 def arguments(cluster: Cluster, *tensors: torch.Tensor, others: Sequence[int] = ()) -> list[Any]:
-    """Gives a cluster's inputs for new tensors: numbers follow from their sizes, or are taken from `others` in order."""
+    """Return a cluster's inputs for new tensors: numbers follow from their sizes, or are taken from `others` in order."""
     shown: dict[Any, int] = {}
     for spec, tensor in zip((spec for spec in cluster.inputs if isinstance(spec, TensorSpec)), tensors, strict=True):
         shown |= {expression(size): real for size, real in zip(spec.shape, tensor.shape, strict=True)}

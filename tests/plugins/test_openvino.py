@@ -69,7 +69,7 @@ class Of(nn.Module):
 def compiled(
     backend: OpenVINOBackend, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
 ) -> tuple[Cluster, Any]:
-    """Gives the cluster of a function, and its executable."""
+    """Return the cluster of a function, and its executable."""
     cluster, values = whole_cluster(function if isinstance(function, nn.Module) else Of(function), inputs, dynamic=dynamic)
     return cluster, compile_and_run(backend, cluster, values)[0]
 
@@ -169,7 +169,7 @@ class _Attention(nn.Module):
 
 
 def _sized(cluster: Cluster, tensor: torch.Tensor, sizes: tuple[int, int]) -> list[Any]:
-    """Gives the inputs of a cluster of one tensor [B, S, ..]: numbers are its sizes, told apart by their symbols."""
+    """Return the inputs of a cluster of one tensor [B, S, ..]: numbers are its sizes, told apart by their symbols."""
     spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
     by_symbol = {str(symbol): size for symbol, size in zip(spec.shape[:2], sizes, strict=True)}
     return [tensor if hasattr(other, "shape") else by_symbol[str(other.value)] for other in cluster.inputs]
@@ -461,7 +461,7 @@ DISTANCES = torch.tensor([0.0, 3.0, float("nan"), 1e12, 100.0])
 def test_integers_beyond_int32_that_are_left_out_refuse_nothing(
     backend: OpenVINOBackend, function: Callable[..., Any]
 ) -> None:
-    """Logarithms of 0 are the least int64; where another value is selected there, nobody sees them."""
+    """Logarithms of 0 are the least int64; if another value is selected there, no result contains them."""
     _, executable = compiled(backend, function, DISTANCES)
     assert torch.equal(executable(DISTANCES)[0], function(DISTANCES))
 
@@ -564,7 +564,7 @@ signal.raise_signal(signal.SIGUSR1)
 
 @pytest.fixture
 def root_log_level() -> Iterator[None]:
-    """Puts back the level of the root logger, which OpenVINO's conversion sets, for the tests that come after."""
+    """Restore the level of the root logger, which OpenVINO's conversion sets, for later tests."""
     before = logging.getLogger().level
     yield
     logging.getLogger().setLevel(before)

@@ -53,7 +53,7 @@ class Resample(nn.Module):
 
 
 def check(name: str, backend: str) -> hub.Plan:
-    """Calls a compiled model at many sizes; raises AssertionError where one result is not eager's. Gives the last plan."""
+    """Call a compiled model at many sizes; raise AssertionError if one result is not eager's. Return the last plan."""
     resample, space, largest = CASES[name]
     model, draw = Resample(resample), random.Random(3)
     run: Any = torch.compile(
@@ -79,7 +79,7 @@ def test_onnxruntime_resamples_as_eager_does(name: str) -> None:
 
 
 def test_openvino_resamples_only_where_it_is_exact() -> None:
-    """A factor of two is exact at every size; others, of sizes known only at run time, are left to eager."""
+    """A factor of two is exact at every size; others, of sizes known only at run time, run in eager."""
     check("bilinear by a factor of two", "openvino")
     model = Resample(by(3.0, mode="bilinear"))
     run: Any = torch.compile(

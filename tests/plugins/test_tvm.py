@@ -40,7 +40,7 @@ MODELS = [
     for name in ("bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext")
 ]
 MOST_LEFT = 0.02
-"""Share of a model's nodes that may be left to eager."""
+"""Share of a model's nodes that may run in eager."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def backend() -> Tvm:
 
 @pytest.fixture(autouse=True)
 def _recurrent_layers() -> Iterator[None]:
-    """Dynamo leaves recurrent layers to eager unless told."""
+    """Let Dynamo capture recurrent layers, which it leaves in eager by default."""
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
 
@@ -69,7 +69,7 @@ class Of(nn.Module):
 def compiled(
     backend: Tvm, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
 ) -> tuple[Cluster, runtime.TvmExecutable]:
-    """Gives the cluster of a function, and its executable."""
+    """Return the cluster of a function, and its executable."""
     module = function if isinstance(function, nn.Module) else Of(function)
     cluster, values = whole_cluster(module, inputs, dynamic=dynamic)
     executable, _ = compile_and_run(backend, cluster, values)
@@ -78,7 +78,7 @@ def compiled(
 
 
 def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
-    """Gives a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
+    """Return a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
     spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
     sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
     return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
@@ -102,7 +102,7 @@ def test_the_backend_is_made_without_tvm() -> None:
 
 
 def printed(code: str) -> str:
-    """Gives what a fresh interpreter prints."""
+    """Return what a fresh interpreter prints."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -183,7 +183,7 @@ def test_mamba_is_exact() -> None:
 
 
 def test_an_lstm_runs_whole(backend: Tvm, tmp_path: Path) -> None:
-    """Its steps are written out: nothing is left to eager, saved or not."""
+    """Its steps are written out: nothing runs in eager, saved or not."""
     module, inputs = build("lstm", small=True)
     with torch._dynamo.config.patch(allow_rnn=True):
         cluster, values = whole_cluster(module.eval(), inputs)
@@ -492,7 +492,7 @@ def test_what_follows_from_weights_alone_is_computed_once(backend: Tvm, tmp_path
 
 
 def calls_of(function: str) -> list[str]:
-    """Gives the names of the kernels that a function of Relax calls."""
+    """Return the names of the kernels that a Relax function calls."""
     return re.findall(r"call_tir\(cls\.(\w+)", function)
 
 

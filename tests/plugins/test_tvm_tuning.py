@@ -32,14 +32,14 @@ from plugin_tvm.tuning import Task, next_task, tasks_of
 
 
 def layers() -> tuple[Cluster, tuple[Any, ...]]:
-    """Two equal layers, and one that is not."""
+    """Return two equal layers, and one that differs."""
     module = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 8))
     return whole_cluster(module.eval(), (torch.randn(16, 32),))
 
 
 @pytest.fixture
 def all_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every kernel searched, however fast it is."""
+    """Search every kernel, however fast it is."""
     monkeypatch.setattr(tuning, "_measure_plain", lambda *_: None)
 
 
@@ -97,7 +97,7 @@ def test_a_kernel_that_gains_nothing_waits() -> None:
 
 
 def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The clock is looked at between batches, and each step is told with the best so far."""
+    """The clock is read between batches, and each step is reported with the best so far."""
     now = iter(range(100))
     told: list[str] = []
 
@@ -126,7 +126,7 @@ def test_without_its_model_of_costs_nothing_is_searched(monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A database after one short search, and what the search said."""
+    """Return a database after one short search, and the search's messages."""
     root = tmp_path_factory.mktemp("tuned")
     cluster, _ = layers()
     with pytest.MonkeyPatch.context() as patch:
@@ -136,7 +136,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def copied(root: Path, to: Path) -> Path:
-    """Gives a copy of a database."""
+    """Return a copy of a database."""
     import shutil
 
     return Path(shutil.copytree(root, to / "copy"))
@@ -197,7 +197,7 @@ def test_an_interrupted_line_costs_only_itself(tuned: tuple[Path, str], tmp_path
 
 @pytest.mark.parametrize("name", [WORKLOAD, RECORDS])
 def test_what_cannot_be_read_is_put_aside(tuned: tuple[Path, str], tmp_path: Path, name: str) -> None:
-    """A damaged folder is renamed, with a warning that names it; the kernel is compiled as if nobody had tuned it."""
+    """A damaged folder is renamed, with a warning that names it; the kernel is compiled as if it were untuned."""
     root = copied(tuned[0], tmp_path)
     for path in root.glob(f"*/{name}"):
         path.write_text("no JSON\n")
@@ -213,7 +213,7 @@ def test_what_cannot_be_read_is_put_aside(tuned: tuple[Path, str], tmp_path: Pat
 
 @pytest.mark.usefixtures("all_is_searched")
 def test_a_kernel_that_cannot_be_searched_costs_only_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever TVM raises over one is told, and the search goes on."""
+    """TVM's error about one is reported, and the search continues."""
     monkeypatch.setattr(Database, "opened", lambda *_: 1 / 0)
     cluster, _ = layers()
     said = create(Settings(database=tmp_path)).tune([cluster], SETTINGS, 30.0, lambda _: None)
@@ -256,7 +256,7 @@ def test_where_most_can_be_saved_comes_first() -> None:
 
 
 def test_no_budget_no_search(tmp_path: Path) -> None:
-    """With no time left nothing is tried, and what is known is told."""
+    """With no time left nothing is tried, and what is known is reported."""
     cluster, _ = layers()
     assert ", 0 schedules tried" in create(Settings(database=tmp_path)).tune([cluster], SETTINGS, 0.0, lambda _: None)
 

@@ -45,9 +45,9 @@ BACKENDS = ("inductor", "onnxruntime", "openvino")
 
 
 def process(cache: Path, compilers: Path) -> dict[str, list[list[str]]]:
-    """Runs a small model on each backend, in a process of its own; Inductor's own cache is at `compilers`.
+    """Run a small model on each backend, in a new process; Inductor's own cache is at `compilers`.
 
-    Gives, for each, the backends of its plan, what went otherwise than planned, and who compiled how often.
+    Return, for each, the backends of its plan, what did not go as planned, and how often each process compiled.
     """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, *BACKENDS],

@@ -70,7 +70,7 @@ class Of(nn.Module):
 def compiled(
     backend: Xla, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
 ) -> tuple[Cluster, runtime.XlaExecutable]:
-    """Gives the cluster of a function, and its executable."""
+    """Return the cluster of a function, and its executable."""
     module = function if isinstance(function, nn.Module) else Of(function)
     cluster, values = whole_cluster(module, inputs, dynamic=dynamic)
     executable, _ = compile_and_run(backend, cluster, values)
@@ -79,7 +79,7 @@ def compiled(
 
 
 def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
-    """Gives a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
+    """Return a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
     spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
     sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
     return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
@@ -150,7 +150,7 @@ def test_the_backend_is_made_without_jax() -> None:
 
 
 def printed(code: str) -> str:
-    """Gives what a fresh interpreter prints."""
+    """Return what a fresh interpreter prints."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -194,7 +194,7 @@ def test_a_target_whose_client_is_not_installed_is_refused_in_words(
 
 
 def test_a_client_that_does_not_load_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that is there but broken, or finds no processor, is told with XLA's reason."""
+    """A package that is installed but broken, or finds no processor, is reported with XLA's reason."""
     (tmp_path / "libtpu.so").write_text("no library")
     monkeypatch.setattr("plugin_xla.client.library", lambda target: tmp_path / "libtpu.so")
     monkeypatch.setattr(settings, "library", lambda target: tmp_path / "libtpu.so")
@@ -219,7 +219,7 @@ def test_a_gpus_tensors_go_to_the_gpus_client_alone(backend: Xla) -> None:
 
 @pytest.fixture
 def by_copies(monkeypatch: pytest.MonkeyPatch) -> Xla:
-    """The backend as it is for a TPU, over the CPU's client: memory is the same, what becomes of it is not."""
+    """Return the backend as configured for a TPU, over the CPU's client: memory is the same, its handling is not."""
     monkeypatch.setattr(settings, "library", lambda target: Path("libtpu.so"))
     monkeypatch.setattr(backend_module, "client", lambda target, threads: client("cpu", threads))
     return create(Settings(target="tpu"))
@@ -278,7 +278,7 @@ def test_nothing_is_donated_where_memory_is_pytorchs(backend: Xla) -> None:
 
 @pytest.mark.parametrize("module", [nn.Linear(4, 4), nn.Conv2d(4, 4, 3)], ids=["linear", "conv2d"])
 def test_products_are_as_exact_as_their_inputs(by_copies: Xla, backend: Xla, module: nn.Module) -> None:
-    """Where XLA would multiply in fewer bits by itself, which a TPU and a GPU do, it is told not to."""
+    """If XLA would multiply in fewer bits by itself, which a TPU and a GPU do, an option forbids it."""
     shape = (2, 4) if isinstance(module, nn.Linear) else (1, 4, 6, 6)
     cluster, _ = whole_cluster(module, (torch.randn(shape),))
     ((_, program),) = by_copies.compile(cluster, SETTINGS)._programs

@@ -44,7 +44,7 @@ platform_name: "CUDA" device_description_str: "NVIDIA H200" dnn_version_info { m
 
 
 def model(name: str) -> Cluster:
-    """Gives a small model of the zoo as one cluster."""
+    """Return a small model of the zoo as one cluster."""
     module, inputs = build(name, small=True)
     with torch.no_grad():
         module.eval()(*inputs)
@@ -53,7 +53,7 @@ def model(name: str) -> Cluster:
 
 
 def topology(target: str, library: Any) -> Any:
-    """Gives XLA's description of a processor that is not here."""
+    """Return XLA's description of a processor that this machine lacks."""
     from jaxlib import xla_client
 
     if target == "cuda":
@@ -63,7 +63,7 @@ def topology(target: str, library: Any) -> Any:
 
 @pytest.fixture(scope="module", params=["cuda", "tpu"])
 def ahead(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
-    """A target, and XLA's compiler for it: a function from the text of a program to its executable."""
+    """Yield a target, and XLA's compiler for it: a function from the text of a program to its executable."""
     target: str = request.param
     if (found := library(target)) is None:
         pytest.skip(f"XLA's client for {target} is not installed: {INSTALL[target]}")

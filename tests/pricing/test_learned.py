@@ -32,7 +32,7 @@ def prices() -> LearnedPrices:
 
 
 def width(prices: LearnedPrices, features: dict[str, float]) -> float:
-    """Half of the 95 % interval, relative to the price."""
+    """Return half of the 95 % interval, relative to the price."""
     cost = prices.price(features)
     return cost.spread_s / cost.run_s
 
@@ -99,7 +99,7 @@ def test_what_is_slow_in_eager_is_expected_to_be_slow(prices: LearnedPrices) -> 
 
 
 def test_doubtful_samples_count_less() -> None:
-    """Beside measurements of this machine, those of another one give way."""
+    """Measurements of this machine take precedence over those of another one."""
     samples = samples_of("onnxruntime")
     elsewhere = [Sample(one.features, 3 * one.run_s, doubt=1.0) for one in samples]
     both = fitted([*elsewhere, *samples][-290:])

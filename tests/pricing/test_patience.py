@@ -14,7 +14,7 @@ class Machine:
     """A clock, and a count of switches, for timings that last so long each and are disturbed so often in a second."""
 
     def __init__(self, timings: Sequence[tuple[float, float]], lasts_s: float) -> None:
-        """Give the median seconds of each timing, and the switches in a second while it is taken."""
+        """Set the median seconds and the context switches per second of each timing, and how long one lasts."""
         self.timings, self.lasts_s = list(timings), lasts_s
         self.now_s, self.switches, self.taken = 0.0, 0.0, 0
 
@@ -32,7 +32,7 @@ class Machine:
 
 
 def timed(patience: Patience, machine: Machine) -> float:
-    """Return what counts of the machine's timings."""
+    """Return the machine's timing that counts."""
     return patience.timed(machine.take, float)
 
 

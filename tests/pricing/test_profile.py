@@ -100,7 +100,7 @@ def test_a_boundary_reads_and_writes_each_byte_once() -> None:
 
 
 def test_mixing_is_looked_up_in_either_order() -> None:
-    """A pair that was not measured costs as much as the worst that was; a backend beside itself nothing."""
+    """A pair that was not measured costs as much as the worst measured one; a backend with itself costs nothing."""
     assert mixing_s(PROFILE, "toy", "eager") == mixing_s(PROFILE, "eager", "toy") == 1e-4
     assert mixing_s(PROFILE, "toy", "unknown") == 3e-4
     assert mixing_s(PROFILE, "toy", "toy") == 0.0
@@ -108,7 +108,7 @@ def test_mixing_is_looked_up_in_either_order() -> None:
 
 
 def test_every_pair_is_timed(install_plugin: Install) -> None:
-    """Each backend alone, each beside eager, and each beside each other one."""
+    """Each backend alone, each with eager, and each with each other one."""
     for name in ("aa", "bb", "cc"):
         install_plugin(name, toy(name))
     found, steps = measured("cc", "bb", "aa", "aa", "eager")

@@ -1,4 +1,4 @@
-"""What is left behind in a process is counted, so that a plugin that leaves something at each call can be put away."""
+"""What is left behind in a process is counted, so that a plugin that leaves something at each call can be disabled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_nothing_left_is_nothing_said(tmp_path: Path) -> None:
 
 
 def test_threads_files_and_processes_are_counted(tmp_path: Path) -> None:
-    """What is left is told in words; few threads and files only where asked for, a process always."""
+    """What is left is described in words; few threads and files only if requested, a process always."""
     before = leftovers()
     end = threading.Event()
     threads = [threading.Thread(target=end.wait) for _ in range(2)]

@@ -33,7 +33,7 @@ def process(code: str, *, is_apart: bool = True) -> Iterator[int]:
 
 
 def group_niceness(pid: int) -> int | None:
-    """Return the niceness of a process's session; None where it is in no such group.
+    """Return the niceness of a process's session; None if it is in no such group.
 
     Linux keeps the first session of all in no group; its file is empty.
     """
@@ -43,7 +43,7 @@ def group_niceness(pid: int) -> int | None:
 
 
 def is_idle(pid: int) -> bool:
-    """Return whether a process runs on cores that nobody wants."""
+    """Return whether a process is scheduled only on otherwise idle cores."""
     return os.sched_getscheduler(pid) == os.SCHED_IDLE
 
 

@@ -53,7 +53,7 @@ DETAILS = {
 
 @pytest.fixture(autouse=True)
 def _in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare all state, whatever threads earlier tests have left."""
+    """Compare all state, regardless of threads that earlier tests have left."""
     monkeypatch.setattr(state, "_is_workers", True)
 
 
@@ -89,7 +89,7 @@ def test_nothing_changed_names_nothing() -> None:
 
 
 def test_a_library_may_filter_its_own_warnings() -> None:
-    """A filter for one kind of warnings, as libraries add when they are imported, is nobody's harm; losing one is."""
+    """A filter for one kind of warnings, as libraries add when they are imported, is harmless; losing one is not."""
     with warnings.catch_warnings():
         with kept_state() as changed:
             warnings.filterwarnings("ignore", message="only this one")
@@ -111,7 +111,7 @@ def test_a_failure_is_no_excuse() -> None:
 
 
 class _Passing(TorchDispatchMode):
-    """Has every call made as it is."""
+    """A mode that passes every call through unchanged."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))

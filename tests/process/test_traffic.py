@@ -1,4 +1,4 @@
-"""Timing beside a running model: in the gaps between its calls, and said so where it leaves none."""
+"""Timing while a model runs: in the gaps between its calls, with a report if it leaves none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shown(tmp_path: Path) -> tuple[Traffic, Gaps]:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Traffic]:
-    """What this process times looks at these calls."""
+    """Make everything that this process times watch these calls."""
     calls = Traffic()
     calls.show(tmp_path / "traffic")
     GAPS.watch(tmp_path / "traffic")
@@ -34,7 +34,7 @@ def watched(tmp_path: Path) -> Iterator[Traffic]:
 
 
 def test_without_a_file_nothing_waits() -> None:
-    """What is timed beside no model is taken at once."""
+    """Without a running model, a sample is taken at once."""
     gaps = Gaps()
     assert gaps.sample(lambda: 3) == 3
     gaps.watch(Path("/nowhere/traffic"))
@@ -65,7 +65,7 @@ def test_a_sample_waits_for_the_end_of_a_call(shown: tuple[Traffic, Gaps], monke
 
 
 def test_a_sample_that_a_call_falls_into_is_taken_again(shown: tuple[Traffic, Gaps]) -> None:
-    """What was taken beside a call is forgotten, even where the call is over by the end."""
+    """A sample taken during a call is discarded, even if the call is over by the end."""
     calls, gaps = shown
     attempts: list[int] = []
 
@@ -83,7 +83,7 @@ def test_a_sample_that_a_call_falls_into_is_taken_again(shown: tuple[Traffic, Ga
 def test_a_model_without_gaps_is_not_waited_for_endlessly(
     shown: tuple[Traffic, Gaps], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once patience is over, samples are taken beside the calls, and counted."""
+    """Once patience is over, samples are taken during the calls, and counted."""
     calls, gaps = shown
     monkeypatch.setattr(traffic, "PATIENCE_S", 0.05)
     assert gaps.path is not None
@@ -121,7 +121,7 @@ def test_calls_that_began_before_are_seen(tmp_path: Path) -> None:
 
 
 def test_timings_are_of_the_gaps(watched: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples that are slow because of a call beside them do not count: those that are kept are of a quiet machine."""
+    """Samples that are slow because of a simultaneous call do not count: those that are kept are of a quiet machine."""
     now_s, attempts = [0.0], 0
 
     def timed() -> None:

@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @pytest.fixture
 def same_as_golden() -> Callable[[str, str], None]:
-    """Compares text with a golden file; `GOLDEN=write` writes the file instead, for a person to read the difference."""
+    """Compare text with a golden file; `GOLDEN=write` writes the file instead, for a person to read the difference."""
 
     def compare(name: str, text: str) -> None:
         path = GOLDEN / name
@@ -28,13 +28,13 @@ def same_as_golden() -> Callable[[str, str], None]:
 
 @pytest.fixture
 def whole() -> Plan:
-    """One cluster, proven."""
+    """Return one cluster, proven."""
     return WHOLE
 
 
 @pytest.fixture
 def mixed() -> Plan:
-    """Five clusters, not yet run."""
+    """Return five clusters, not yet run."""
     return MIXED
 
 

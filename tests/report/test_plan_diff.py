@@ -12,7 +12,7 @@ from hub.report.plan_diff import Change, GraphDiff, Moved, Recut, diff_facts, di
 
 
 def plan(*clusters: tuple[str, str], **facts: Any) -> Plan:
-    """A plan of clusters ("backend", "node node"), named by their place."""
+    """Return a plan of clusters ("backend", "node node"), named by their position."""
     made = (
         PlannedCluster(name=f"c{index}", backend=backend, nodes=tuple(nodes.split()), operators=("aten.relu.default",) * 2)
         for index, (backend, nodes) in enumerate(clusters)
@@ -48,7 +48,7 @@ def test_moved_nodes_are_grouped_by_cluster() -> None:
 
 
 def test_a_cluster_that_was_cut_and_one_that_was_joined() -> None:
-    """Splits are told by the first plan's names, merges by the second's."""
+    """Splits are described by the first plan's names, merges by the second's."""
     whole, cut = plan(("ort", "a b")), plan(("ort", "a"), ("ort", "b"))
     assert difference(whole, cut).split == (Recut("c0", ("c0", "c1")),)
     assert difference(whole, cut).moved == ()

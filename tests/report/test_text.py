@@ -29,7 +29,7 @@ def test_a_whole_plan_prints_its_evidence(same_as_golden: Compare, whole: Plan) 
 
 
 def test_a_mixed_plan_prints_why_each_cluster_went_where(same_as_golden: Compare, mixed: Plan) -> None:
-    """Equal refusals are told once, with the clusters they concern."""
+    """Equal refusals are listed once, with the clusters they concern."""
     same_as_golden("plan_mixed.txt", plan_text(mixed))
 
 

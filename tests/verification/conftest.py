@@ -17,13 +17,13 @@ Fault = Callable[[list[torch.Tensor], Sequence[Any]], Any]
 
 @pytest.fixture
 def softmax() -> tuple[Cluster, tuple[Any, ...]]:
-    """A cluster of one softmax over rows of 16, and its input."""
+    """Return a cluster of one softmax over rows of 16, and its input."""
     return case_cluster("aten.softmax.int", call(f(8, 16), -1))
 
 
 @pytest.fixture
 def faulty() -> Callable[[Cluster, Fault], Callable[..., list[torch.Tensor]]]:
-    """Gives `faulty(cluster, fault)`: eager, whose outputs the fault may change in place, given the inputs."""
+    """Return `faulty(cluster, fault)`: eager, whose outputs the fault may change in place, given the inputs."""
 
     def make(cluster: Cluster, fault: Fault) -> Callable[..., list[torch.Tensor]]:
         def run(*inputs: Any) -> list[torch.Tensor]:

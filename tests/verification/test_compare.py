@@ -18,7 +18,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def compared(cluster: Cluster, x: torch.Tensor, got: torch.Tensor) -> float:
-    """Compares an output with eager's, forgivingly."""
+    """Compare an output with eager's, forgivingly."""
     return check_values(Judge.of(cluster, "backend", None), [got], Reference(cluster, (x,)), "these inputs")
 
 
@@ -83,7 +83,7 @@ class Pole(nn.Module):
 
 
 def test_an_infinity_is_excused_by_a_rounding_of_the_inputs_that_makes_one_and_nan_is_not() -> None:
-    """Beside a pole eager jumps to an infinity; to NaN it does not."""
+    """Near a pole eager jumps to an infinity; to NaN it does not."""
     x = torch.full((64,), 1 + torch.finfo(torch.float32).eps)
     cluster, _ = whole_cluster(Pole(), (x,))
     reference = Reference(cluster, (x,))
@@ -102,7 +102,7 @@ class Spread(nn.Module):
 
 
 def test_nan_is_excused_by_a_rounding_of_the_inputs_that_makes_one() -> None:
-    """Half of the roundings do here: nobody is accused before many of them were tried."""
+    """Half of the roundings do here: no backend is accused before many of them were tried."""
     x = (torch.rand(400, 1) + 1).expand(400, 33).clone()
     cluster, _ = whole_cluster(Spread(), (x,))
     reference = Reference(cluster, (x,))
@@ -125,7 +125,7 @@ def compared_strictly(cluster: Cluster, x: torch.Tensor, got: torch.Tensor, accu
 
 
 class Cancelled(nn.Module):
-    """Sums of what has no mean: nothing but roundings."""
+    """A module that sums what has no mean: nothing but roundings."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x - x.mean(0)).sum(0)
@@ -184,7 +184,7 @@ def test_another_choice_is_another_answer_on_real_inputs_however_close() -> None
 
 
 class Step(nn.Module):
-    """Decides by a sum that float64 finds on the other side of 1."""
+    """A module that decides by a sum that float64 finds on the other side of 1."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.where(x.sum(-1, keepdim=True) >= 1, x + 5, x)
@@ -249,7 +249,7 @@ def test_numbers_near_the_largest_one_are_compared_as_others_are() -> None:
 
 
 class Edge(nn.Module):
-    """Jumps in its first elements, and is smooth in all others."""
+    """A module that jumps in its first elements, and is smooth in all others."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat((torch.where(x[:8] > 1, 1e3, 0.0), x[8:]))
@@ -275,7 +275,7 @@ class Steep(nn.Module):
 
 
 def test_a_granted_error_is_one_of_the_results_on_real_inputs() -> None:
-    """One of the inputs, as large as the granted one, may make more of the results: nobody has granted that."""
+    """One of the inputs, as large as the granted one, may amplify the results: that is not granted."""
     x = torch.full((64,), 1.5)
     cluster, _ = whole_cluster(Steep(), (x,))
     (right,) = cluster.module(x)

@@ -64,7 +64,7 @@ def test_a_written_input_is_noticed(softmax: Case, faulty: Faulty) -> None:
 
 
 def test_an_output_in_an_inputs_memory_is_noticed() -> None:
-    """Equal values may lie in memory that belongs to somebody else."""
+    """Equal values may lie in memory that belongs to another object."""
     cluster, inputs = case_cluster("aten.relu.default", call(pos(4, 4)))
     fingerprint = verify(cluster, "backend", cluster.module, inputs, None).fingerprint
     with pytest.raises(ContractError, match="shares memory with an input"):

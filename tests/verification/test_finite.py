@@ -85,7 +85,7 @@ def test_extreme_integers_are_refused_too() -> None:
 
 
 class Reads(TorchDispatchMode):
-    """Counts how often a value is read back into Python, which waits for an accelerator."""
+    """A counter of how often a value is read back into Python, which waits for an accelerator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,13 +97,13 @@ class Reads(TorchDispatchMode):
 
 
 def on(device: str, *values: torch.Tensor) -> list[TensorSpec]:
-    """Gives the specs of such tensors on another device; what is done with them then runs on these."""
+    """Return the specs of such tensors on another device; operations on the specs run on these tensors."""
     return [replace(TensorSpec.of(value), device=torch.device(device)) for value in values]
 
 
 @pytest.fixture
 def no_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no CUDA graph recorded: a build for GPUs asks the driver, which is not here."""
+    """Record no CUDA graph: a build for GPUs calls the driver, which is missing here."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 

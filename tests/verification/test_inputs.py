@@ -18,19 +18,19 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 class Square(torch.nn.Module):
-    """Takes any numbers."""
+    """A module that accepts any numbers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * x
 
 
 def made(kind: str, cluster: Cluster, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Gives the first attempt of a kind."""
+    """Return the first attempt of a kind."""
     return next(generated(BY_NAME[kind], cluster, inputs), None)
 
 
 def of_one(kind: str, sample: Any) -> torch.Tensor:
-    """Gives what a kind makes of one tensor."""
+    """Return what a kind makes of one tensor."""
     cluster, inputs = case_cluster("aten.relu.default", call(sample))
     found = made(kind, cluster, inputs)
     assert found is not None
@@ -202,7 +202,7 @@ def test_copies_keep_gaps_and_overlaps() -> None:
 
 @pytest.mark.parametrize("kind", BY_NAME)
 def test_masks_and_the_indices_behind_them_stay_real(kind: str) -> None:
-    """Nobody checks such indices: another mask would let one out of bounds through, and eager would read foreign memory."""
+    """Such indices are unchecked: another mask would let one out of bounds through, and eager would read foreign memory."""
     sample = call(f(5, 3), b(4, 1), [at(4, 1, below=5), None], 0.0)
     cluster, inputs = case_cluster("aten._unsafe_masked_index.default", sample)
     attempts = list(generated(BY_NAME[kind], cluster, inputs))

@@ -57,7 +57,7 @@ def test_unknown_operators_raise_nothing() -> None:
 
 
 def budget(n_terms: int = 1, dtype: torch.dtype = torch.float32, **given: Any) -> float:
-    """The allowed error beside a largest value of 1."""
+    """Return the allowed error for a largest value of 1."""
     settings = {"eager_error": 0.0, "has_reference": True, "scale": 1.0, "n_nodes": 1, **given}
     return Tolerance(n_terms, settings.pop("n_nodes")).allowed(dtype, settings.pop("scale"), **settings)
 
@@ -82,17 +82,17 @@ def test_narrow_dtypes_add_up_in_float32() -> None:
 
 
 def test_without_a_reference_each_node_has_roundings_of_its_own() -> None:
-    """Nobody knows eager's error then."""
+    """Eager's error is unknown then."""
     assert budget(n_nodes=100, has_reference=False) == pytest.approx(10 * budget())
 
 
 def test_longer_sums_may_show_more_roundings_of_the_inputs() -> None:
-    """What sums cancel is left to their own roundings, of which there are as many as the square root of their terms."""
+    """What sums cancel is allowed their own roundings, of which there are as many as the square root of their terms."""
     assert Tolerance(n_terms=1, n_nodes=1).roundings == EAGER_FACTOR + 1
     assert Tolerance(n_terms=10_000, n_nodes=1).roundings == EAGER_FACTOR + 100
 
 
 def test_flushing_denormals_costs_a_few_smallest_normals() -> None:
-    """Beside a largest value of 0 only the slack is left."""
+    """For a largest value of 0 only the slack is left."""
     tiny = torch.finfo(torch.float32).tiny
     assert tiny < budget(16, scale=0.0) < 1000 * tiny

@@ -28,13 +28,13 @@ LONG_S = 60.0
 
 
 def thoroughly(case: Case, executable: Any, *, accuracy: float | None = None, budget_s: float = LONG_S) -> Verified:
-    """Verifies with time for every kind."""
+    """Verify with time for every kind."""
     cluster, inputs = case
     return verify_thoroughly(cluster, "backend", executable, inputs, accuracy, budget_s=budget_s)
 
 
 def once(case: Case, executable: Any, *, accuracy: float | None = None) -> Verified:
-    """Verifies on the real inputs."""
+    """Verify on the real inputs."""
     cluster, inputs = case
     return verify(cluster, "backend", executable, inputs, accuracy)
 
@@ -43,7 +43,7 @@ both = pytest.mark.parametrize("check", [once, thoroughly])
 
 
 def where_inputs(test: Callable[[torch.Tensor], bool], fault: Fault) -> Fault:
-    """A fault that shows only where the first input passes a test."""
+    """Return a fault that shows only if the first input passes a test."""
     return lambda outputs, inputs: fault(outputs, inputs) if test(inputs[0]) else None
 
 
@@ -122,7 +122,7 @@ def test_float64_is_computed_where_eager_alone_does_not_tell(monkeypatch: pytest
 
 
 def _in_float64(cluster: Cluster) -> Callable[..., list[torch.Tensor]]:
-    """A program that is more exact than eager."""
+    """Return a program that is more accurate than eager."""
 
     def run(*inputs: Any) -> list[torch.Tensor]:
         wide = [value.double() if value.is_floating_point() else value for value in inputs]
@@ -151,7 +151,7 @@ def test_another_order_of_addition_passes() -> None:
 
 
 def test_overflow_on_the_way_is_no_fault_in_float64_either() -> None:
-    """Nothing wider tells then what is right: fourth powers are tried on numbers that leave room for them."""
+    """No wider dtype decides what is right then: fourth powers are tried on numbers small enough for them."""
 
     class Difference(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -213,7 +213,7 @@ def test_quotients_of_denormals_may_overflow() -> None:
 
 
 def test_digits_of_tiny_numbers_may_be_lost() -> None:
-    """exp(x) - 1 is 0 for tiny x, where expm1 is x: beside usual results that is less than a rounding."""
+    """exp(x) - 1 is 0 for tiny x, where expm1 is x: relative to usual results that is less than a rounding."""
     case = case_cluster("aten.expm1.default", call(f(8, 8)))
     assert {"tiny", "denormal"} <= set(thoroughly(case, lambda x: [(x.double().exp() - 1).float()]).kinds)
     with pytest.raises(AccuracyError, match="tiny"):
@@ -341,7 +341,7 @@ REAL = float(RIGHT["softmax"][1][0][0, 0])
 
 @pytest.mark.parametrize("kind", ON_SOME_INPUTS)
 def test_faults_on_one_kind_of_inputs_are_found(kind: str, softmax: Case, faulty: Faulty) -> None:
-    """A program that is wrong only where inputs are of one kind is put away, and the message names the kind."""
+    """A program that is wrong only for inputs of one kind is rejected, and the message names the kind."""
     with pytest.raises(AccuracyError, match=rf"generated inputs \({kind}\)"):
         thoroughly(softmax, faulty(softmax[0], where_inputs(ON_SOME_INPUTS[kind], _off)))
 
@@ -353,7 +353,7 @@ def test_faults_beyond_a_usual_range_are_found_without_time(softmax: Case, fault
 
 
 class _Picked(nn.Module):
-    """Works on as many rows as there are positive numbers."""
+    """A module that works on as many rows as there are positive numbers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.nonzero().float().sum(0)
@@ -446,7 +446,7 @@ def test_eagers_order_of_equal_elements_is_the_only_one(operator: str, kind: str
 
 
 class _Chosen(nn.Module):
-    """Works on with the rows of the highest scores, of which all are equal where `x` is 0."""
+    """A module that continues with the rows of the highest scores, all of which are equal where `x` is 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -506,7 +506,7 @@ def test_complex_inputs_are_varied() -> None:
 
 
 def _blind(x: torch.Tensor) -> list[torch.Tensor]:
-    """relu as many compilers have it: max(NaN, 0) is 0."""
+    """Compute relu as many compilers do: max(NaN, 0) is 0."""
     return [torch.where(x > 0, x, torch.zeros_like(x))]
 
 
@@ -557,7 +557,7 @@ def test_what_is_cut_off_with_leave_is_told_and_guards_nothing() -> None:
 
 
 def test_without_time_for_nan_calls_are_guarded_too() -> None:
-    """What nobody tried is not trusted; usual values are always tried."""
+    """What was not tried is not trusted; usual values are always tried."""
     case = case_cluster("aten.relu.default", call(f(8, 8)))
     verified = thoroughly(case, case[0].module, budget_s=0.0)
     assert verified.kinds == ("normal", "wide")
@@ -615,7 +615,7 @@ def test_a_written_input_is_found_and_put_right(is_hidden: bool, check: Any, sof
 
 
 def test_memory_that_is_given_away_twice_is_found(softmax: Case) -> None:
-    """An executable that hands out one buffer again and again is put away."""
+    """An executable that returns one buffer again and again is rejected."""
     cluster, _ = softmax
     buffer = torch.empty(8, 16)
     with pytest.raises(ContractError, match="lies in memory that an earlier call gave away"):

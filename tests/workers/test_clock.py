@@ -13,7 +13,7 @@ from hub.workers.clock import COMPILE_SHARE, EXPLORE_SHARE, MOST_PATIENCE, Clock
 
 @pytest.fixture
 def go_to(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Gives `go_to(seconds)`, which sets the time."""
+    """Return `go_to(seconds)`, which sets the time."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 

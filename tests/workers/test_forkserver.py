@@ -1,4 +1,4 @@
-"""Workers that are forked are what spawned ones are, and their server is nobody's trouble."""
+"""Forked workers behave like spawned ones, and their server causes no trouble."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ LIMITS = Limits(compile_s=60.0, memory_bytes=2_000_000_000, output_bytes=1_000_0
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
-    """A server of small workers."""
+    """Start a server of small workers."""
     (tmp_path / "hub_forked_worker.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     made = ForkServer("hub_forked_worker", tmp_path / "server.log")
@@ -77,7 +77,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServ
 
 
 def forked(server: ForkServer, tmp_path: Path, name: str = "worker") -> Worker:
-    """A worker of the server's."""
+    """Fork a worker of the server."""
     return Worker("hub_forked_worker", tmp_path / f"{name}.log", limits=LIMITS, server=server)
 
 
@@ -168,7 +168,7 @@ def test_a_daemon_ends_with_a_worker_that_dies(server: ForkServer, tmp_path: Pat
 
 
 def test_many_threads_may_wait_for_one_end() -> None:
-    """Each hears how a worker ended: Ctrl-C kills workers for whose end other threads wait already."""
+    """Each thread learns how a worker ended: Ctrl-C kills workers for whose end other threads wait already."""
     told, tell = os.pipe()
     child = Child(os.getpid(), told)  # only its exit status is asked for
     with ThreadPoolExecutor(8) as pool:
@@ -180,7 +180,7 @@ def test_many_threads_may_wait_for_one_end() -> None:
 
 
 def test_a_server_that_died_forks_no_more(server: ForkServer, tmp_path: Path) -> None:
-    """Whoever asks hears of it, and can spawn."""
+    """A request raises an error, and the caller can spawn instead."""
     worker = forked(server, tmp_path)
     server._process.kill()
     server._process.wait()

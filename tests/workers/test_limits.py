@@ -62,7 +62,7 @@ ROOMY = Limits(compile_s=60.0, memory_bytes=2_000_000_000, output_bytes=1_000_00
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts workers with limits."""
+    """Return a function that starts workers with limits."""
     (tmp_path / "hub_limited_worker.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     made: list[Worker] = []
@@ -114,7 +114,7 @@ def test_too_much_that_is_saved_ends_the_worker(start: Start, tmp_path: Path) ->
 
 
 def test_garbage_in_the_pipe_is_noticed(start: Start) -> None:
-    """What a plugin writes into the hub's pipe is no answer, and nobody waits for the rest of it."""
+    """What a plugin writes into the hub's pipe is no answer, and nothing waits for the rest of it."""
     worker = start(ROOMY)
     with pytest.raises(CompileError, match="garbage"):
         worker.ask("garbage", 25)

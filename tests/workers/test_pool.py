@@ -19,7 +19,7 @@ LIMITS = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_0
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    """A pool of its own."""
+    """Return a pool of its own."""
     made = Pool()
     yield made
     made.close()
@@ -113,7 +113,7 @@ def test_only_some_rest(pool: Pool) -> None:
 
 
 def test_what_forks_workers_is_ended_where_nobody_needed_it(pool: Pool) -> None:
-    """It may still be importing PyTorch, beside the user's first calls; once somebody had a worker of it, it stays."""
+    """It may still be importing PyTorch, during the user's first calls; once a worker of it was used, it stays."""
     pool.prepare()
     assert pool.is_started
     pool.drop_unused()

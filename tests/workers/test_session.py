@@ -75,21 +75,21 @@ class Workshop:
         self.names = tuple(node.name for node in self.graph.nodes)
 
     def candidate(self, name: str, nodes: tuple[str, ...], *, is_needed: bool) -> Candidate:
-        """Return one that is not saved."""
+        """Return a candidate that is not saved."""
         group = Group("frail", nodes)
         return Candidate(name, group, SETTINGS, reads(self.graph, group), is_needed=is_needed)
 
     def compiled(self, *candidates: Candidate) -> tuple[Candidate, ...]:
-        """Compiles in order."""
+        """Compile in order."""
         return self.session.compile_all({"frail": candidates}, lambda _: None, Clock(60.0))
 
     def steps(self, name: str) -> tuple[Step, ...]:
-        """Gives the plan of the whole graph."""
+        """Return the plan of the whole graph."""
         return tuple(steps_for(self.graph, (Group("frail", self.names),), (name,)))
 
 
 def raising(error: Exception) -> Callable[..., NoReturn]:
-    """Gives a function that raises."""
+    """Return a function that raises."""
 
     def function(*_: Any) -> NoReturn:
         raise error
@@ -99,7 +99,7 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
 
 @pytest.fixture
 def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
-    """Gives a session on three products with activations between."""
+    """Yield a session on three products with activations between."""
     install_plugin("frail", PLUGIN)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
     captured = capture(model, (torch.ones(2, 8),))
@@ -111,7 +111,7 @@ def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
 def test_workers_estimate_by_the_peaks_of_the_process_that_they_work_for(
     install_plugin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None measures its own, beside others that would make the machine look slow."""
+    """None measures its own, while others would make the machine look slow."""
     install_plugin("frail", PLUGIN + ESTIMATE)
     monkeypatch.setitem(roofline._settled, 1, roofline.Peaks(123.0, 1.0))
     captured = capture(nn.ReLU(), (torch.ones(2, 8),))

@@ -35,7 +35,7 @@ def _(x):
 
 
 class Calls(torch.nn.Module):
-    """Calls one operator between two others."""
+    """A module that calls one operator between two others."""
 
     def __init__(self, operator: object) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Calls(torch.nn.Module):
 
 
 class Branches(torch.nn.Module):
-    """Runs one of two programs."""
+    """A module that runs one of two programs."""
 
     def forward(self, flag: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return torch.cond(flag, lambda x: (x @ x).relu(), lambda x: (x - 1).sin(), (x,))
@@ -110,7 +110,7 @@ def test_an_unknown_operator_is_found_out_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_worker_that_died_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have rested for too long; nobody hears of its end."""
+    """It may have rested for too long; its end is not reported."""
     lent: list[Worker] = []
     lend = POOL.lend
 
@@ -131,7 +131,7 @@ def test_a_worker_that_died_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_workers_that_die_condemn_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for one that dies twice hears of its end; another worker reads the same graph."""
+    """The caller gets an error from one that dies twice; another worker reads the same graph."""
 
     def lend_dead(*arguments: Any) -> Worker:
         worker = lend(*arguments)

@@ -1,4 +1,4 @@
-"""Turns: the most important of those that wait is next, and nobody waits for ever."""
+"""Turns: the most important waiting request is next, and none waits forever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hub.workers.turns import Turns
 
 
 def test_the_lowest_rank_is_next() -> None:
-    """Whole plans go before pieces, and those that may win before others, whoever asked first."""
+    """Whole plans go before pieces, and those that may win before others, regardless of the order of requests."""
     turns = Turns(1)
     done: list[tuple[bool, int]] = []
 
@@ -55,7 +55,7 @@ def test_no_more_work_at_once_than_there_are_turns() -> None:
 
 @pytest.mark.parametrize("rank", [(False, 0), (True, 5)])
 def test_whoever_hangs_stops_nobody(rank: tuple[bool, int]) -> None:
-    """A turn that does not end is not waited for longer than patience lasts, and takes nobody else's."""
+    """A turn that does not end is not waited for longer than patience lasts, and takes no other's."""
     turns = Turns(1)
     with turns.turn((False, 1), 60.0):
         with turns.turn(rank, 0.05):
