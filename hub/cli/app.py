@@ -99,8 +99,7 @@ def clear_cache(
     tuning: Annotated[bool, typer.Option("--tuning", help="Remove tuned kernels too: hours of `hub tune`.")] = False,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Remove all executables, plans, measurements and recorded failures, but keep tuned kernels unless --tuning is
-    given."""
+    """Remove all executables, plans, measurements and recorded failures; keep tuned kernels unless --tuning is given."""
     from hub.cli.cache import clear_and_print
 
     clear_and_print(given_options({"cache_dir": cache_dir}), as_json=json, is_sure=yes, with_tuning=tuning)

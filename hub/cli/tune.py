@@ -29,8 +29,7 @@ SEARCH_SHARE = 0.8
 
 
 def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output: str | None, *, as_json: bool) -> None:
-    """Run a model through the hub with `tune="full"`; print its plans and where they are saved. Raise HubError on
-    failure."""
+    """Run a model with `tune="full"`; print its plans and where they are saved. Raise HubError on failure."""
     wanted = _tuning(given)
     if output is not None:
         check_place(Path(output))

@@ -67,8 +67,7 @@ def some_differences(node: fx.Node) -> str | None:
 
 
 def group_matches(node: fx.Node) -> str | None:
-    """Refuse attention whose parts differ in rank, symbolic head sizes, and grouped heads that are symbolic or do not
-    divide."""
+    """Refuse attention whose parts differ in rank, symbolic head sizes, and heads that cannot be grouped evenly."""
     query, key, value = (value_of(argument(node, name)).shape for name in ("query", "key", "value"))
     if not len(query) == len(key) == len(value):
         return f"query of {len(query)} dims with key of {len(key)} and value of {len(value)}"

@@ -10,8 +10,7 @@ from hub.toolkit.sizes import Size, python_text, size_of
 
 
 def memory_order(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the dims from outermost to innermost in memory if elements are packed in that order; otherwise in given
-    order."""
+    """Return the dims from outermost to innermost in memory if elements are packed in that order; otherwise unchanged."""
     dims = tuple(range(len(spec.shape)))
     sizes, strides = tuple(map(priced_size, spec.shape)), tuple(map(priced_size, spec.stride))
     order = tuple(sorted(dims, key=lambda dim: (-strides[dim], -sizes[dim], dim)))

@@ -242,8 +242,7 @@ class _Moved:
     # --- joins ---
 
     def join(self, tensor: Join, pieces: Sequence[Tensor]) -> Tensor:
-        """Return concatenated pieces; constant padding along one dim becomes two pieces, and nested pieces are
-        flattened."""
+        """Return concatenated pieces; constant padding along one dim becomes two pieces, nested pieces are flattened."""
         offsets = [places for _, places in tensor.pieces]
         if tensor.fill is None:
             dim = seam_dim(tensor)

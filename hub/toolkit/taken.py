@@ -48,8 +48,7 @@ def _read(
     index: tuple[Affine | Tensor, ...],
     reads: list[Tensor],
 ) -> Tensor | None:
-    """Return what lies at `index` of a view of a source; None unless the index is checked against the same sizes as
-    before."""
+    """Return what lies at `index` of a view; None unless the index is checked against the same sizes as before."""
     parts: list[Affine | Tensor] = []
     for place, size in zip(places, source.shape, strict=True):
         computed = [variable for variable, _ in place.terms if isinstance(index[variable], Tensor)]

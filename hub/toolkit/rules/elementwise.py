@@ -315,8 +315,7 @@ def _left_shifted(source: Tensor, count: Tensor) -> Tensor:
 
 
 def _right_shifted(source: Tensor, count: Tensor) -> Tensor:
-    """Return source / 2^count rounded down; only the sign remains if `count` is negative or not below the number of
-    bits."""
+    """Return source / 2^count rounded down; only the sign remains for a negative count, or one of all bits or more."""
     last = BITS[source.dtype] - 1
     inside = pointwise("and", ge(count, number(0, count)), le(count, number(last, count)))
     shifted = pointwise("shr", source, select(inside, count, number(last, count)))

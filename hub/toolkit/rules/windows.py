@@ -151,8 +151,7 @@ def _over_windows(function: str, windows: Tensor, space: int) -> Tensor:
 
 
 def _max_pool_with_places(space: int) -> Rule:
-    """Return the rule of the largest element and its position in the input's space: the first, or the last NaN, as in
-    eager."""
+    """Return the rule of the largest element and its position in the input: the first, or the last NaN, as in eager."""
 
     def rule(call: Call) -> tuple[Tensor, Tensor]:
         shape, dtype = call.result(0)
