@@ -70,7 +70,7 @@ def whole_cluster(
 def compile_and_run(
     backend: Backend, cluster: Cluster, inputs: Sequence[Any], settings: CompileSettings = SETTINGS
 ) -> tuple[Executable, Sequence[torch.Tensor]]:
-    """Compile a cluster and run it once, as `run` does. Raise whatever the backend raises."""
+    """Compile a cluster and run it once, as `run` does. Propagate the backend's exceptions."""
     executable = backend.compile(cluster, settings)
     return executable, run(executable, cluster, inputs)
 

@@ -201,8 +201,7 @@ def _rest(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the remainder with the dividend's sign.
 
     For floats, torch-mlir turns `remainder` into one exact operator, with the dividend's sign for StableHLO and the
-    divisor's
-    for linalg: for positive operands both are the same.
+    divisor's for linalg: for positive operands both are the same.
     """
     if not left.dtype.is_floating_point:
         return left - torch.div(left, right, rounding_mode="trunc") * right
@@ -293,8 +292,7 @@ def _averaged_to(name: str) -> Callable[[torch.Tensor, Sequence[int]], torch.Ten
     """Return an adaptive average pooling. An average of everything is a mean.
 
     PyTorch also makes it a mean, but sets the result's strides in place if channels are last in memory, which torch-mlir
-    has
-    no rule for.
+    has no rule for.
     """
     operator, rank = _overload(f"adaptive_avg_pool{name}.default"), int(name[0])
 

@@ -83,10 +83,8 @@ def scheduled(outputs: Sequence[Tensor], *, has_annexes: bool = True, narrow: in
     """Return the stages that compute some tensors, each of which ends up in memory.
 
     `has_annexes` allows groups to have further inner loops in addition to the reduced ones. Expensive functions of the
-    values
-    of rows up to `narrow` elements get loops of their own: next to so little work, the lanes that they leave idle count.
-    For
-    rows of unknown length, this holds only for functions whose values no rows read again.
+    values of rows up to `narrow` elements get loops of their own: next to so little work, the lanes that they leave idle
+    count. For rows of unknown length, this holds only for functions whose values no rows read again.
     """
     order = in_order(outputs)
     schedule = Schedule(nobody_waits(order, outputs), has_annexes, narrow, never_spread(order))

@@ -28,8 +28,7 @@ def gapped_strides(spec: TensorSpec, symbols: Mapping[Any, str]) -> tuple[Size, 
     """Return the strides of a tensor with gaps or repeated elements in memory: slices, steps, expanded tensors.
 
     None if elements are packed, in any order of dims, if there are none, or if a stride depends on a symbol that is not
-    among
-    `symbols`.
+    among `symbols`.
     """
     sizes, strides = tuple(map(size_of, spec.shape)), tuple(map(size_of, spec.stride))
     if is_packed(spec) or 0 in sizes or not all(is_shown(stride, symbols) for stride in strides):

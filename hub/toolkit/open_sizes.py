@@ -40,11 +40,9 @@ def opened(
     """Return a cluster's program for all sizes, as `hub.toolkit.arguments.specialised` does for given ones.
 
     Its symbols are its own, so that what tracing assumes about them affects nothing else: assumptions leave guards, which
-    the
-    condition contains. PyTorch always assumes that symbols are at least 2, which leaves no guard; a `least` below 2 is for
-    operators that are known to be correct all the same. Raise ValueError if inputs do not show all symbols, or if a symbol
-    was
-    below 2 or is fixed by tracing. Raise whatever tracing raises.
+    the condition contains. PyTorch always assumes that symbols are at least 2, which leaves no guard; a `least` below 2 is
+    for operators that are known to be correct all the same. Raise ValueError if inputs do not show all symbols, or if a
+    symbol was below 2 or is fixed by tracing. Propagate exceptions of tracing.
     """
     known = symbol_texts(cluster)
     environment = ShapeEnv(duck_shape=False)

@@ -63,8 +63,7 @@ class Drawing:
         return node
 
     def call(self, name: str, *arguments: Any, **keywords: Any) -> fx.Node:
-        """Add a call of "aten.relu.default", say; arguments may hold nodes. Raise what the operator raises on fake
-        tensors."""
+        """Add a call of "aten.relu.default"; arguments may hold nodes. Raise what the operator raises on fake tensors."""
         target = overload_of(name)
         args, kwargs = cast("tuple[Any, Any]", map_arg((arguments, keywords), lambda node: node.meta["val"]))
         # The Python dispatcher is also enabled during capture: some operators need it for symbols.

@@ -87,8 +87,7 @@ def _asked(sample: Sample, role: Role) -> list[torch.dtype]:
 
 
 def _tensors(sample: Sample, role: Role) -> list[Made]:
-    """Return the tensors in a role; values are the floating-point tensors, or if there are none, integers, then
-    booleans."""
+    """Return the tensors in a role; values are the floating-point tensors, else the integers, else the booleans."""
     if role == "result":
         return []
     kind = _kind_of(sample)

@@ -39,8 +39,7 @@ class Suite:
         """Prepare the suite without starting anything. `only` holds keys of `CHECKS`; none means all.
 
         With `has_hard`, operators are also tried on hard values: NaN, infinities, ties, extreme integers. Raise OptionError
-        for
-        an unknown check or an invalid limit.
+        for an unknown check or an invalid limit.
         """
         check_names(only)
         if not (math.isfinite(limit_s) and limit_s > 0):

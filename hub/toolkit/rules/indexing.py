@@ -57,8 +57,7 @@ def places_of(
     """Return the positions that integer indices of some dims select together, and the shape of the selection.
 
     The selected dims take the place of the first index if the indices are adjacent, otherwise they come first. `whole` is
-    the
-    shape, if known.
+    the shape, if known.
     """
     given = list(call.raw("indices"))
     given += [None] * (len(source.shape) - len(given))
