@@ -41,7 +41,7 @@ class Contender:
     peer: str = ""
     """ "package.module:callable" of a peer, see `BackendInfo.peers`; empty for the others."""
     unavailable: str = ""
-    """Why it cannot run here; empty if it can."""
+    """Reason why it cannot run here; empty if it can."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the hub that override those of the benchmark."""
     is_timed: bool = True

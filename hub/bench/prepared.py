@@ -24,7 +24,7 @@ class Prepared:
     threads: int
     inputs: tuple[str, ...]
     note: str
-    """How the hub runs the model, in words; empty for other contenders."""
+    """Description of how the hub runs the model; empty for other contenders."""
     backends: tuple[str, ...]
     """Backends that run at least one cluster of the hub's plans; empty for other contenders."""
     clusters: int | None

@@ -79,7 +79,7 @@ class Race:
     """The outcome of a race."""
 
     results: tuple[Result, ...]
-    """In the order of the contenders."""
+    """Results in the order of the contenders."""
     inputs: tuple[str, ...]
     threads: int
 

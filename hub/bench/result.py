@@ -53,10 +53,10 @@ class Result(_Value):
 
     name: str
     failure: str = ""
-    """Why there are no numbers; empty if there are, or if only the first call was requested."""
+    """Reason why there are no numbers; empty if there are, or if only the first call was requested."""
     failure_kind: FailureKind = FailureKind.NONE
     note: str = ""
-    """How the hub ran the model: clusters and backends."""
+    """Description of how the hub ran the model: clusters and backends."""
     plans: tuple[str, ...] = ()
     """The hub's plans in words, with measurements."""
     backends: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Benchmark(_Value):
     """The hub's time relative to that of the best contender other than the hub, block by block."""
     best_other: str = ""
     isolation_share: float | None = None
-    """What worker processes add to a cold compilation, relative to one without them; None if it was not measured."""
+    """Extra cost of worker processes in a cold compilation, relative to one without them; None if it was not measured."""
     verification_share: float | None = None
     """Share of a cold compilation spent on comparing executables with eager; None if it was not measured."""
 

@@ -58,7 +58,7 @@ class Comparison(_Value):
 
 
 class Ablation(_Value):
-    """What the hub loses without one backend."""
+    """The hub's loss of speed without one backend."""
 
     backend: str
     geomean: float | None
@@ -85,7 +85,7 @@ class Compiling(_Value):
 
     @property
     def isolation_share(self) -> float | None:
-        """What worker processes add to a cold compilation, relative to one without them."""
+        """Extra cost of worker processes in a cold compilation, relative to one without them."""
         return self.isolated_s / self.inline_s - 1 if self.isolated_s and self.inline_s else None
 
     @property

@@ -28,7 +28,7 @@ SPEEDUPS, SCORES = "speedup.svg", "scores.svg"
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to run, and where the results go."""
+    """A request for many benchmarks, and the folder for their results."""
 
     folder: Path
     against: tuple[str, ...]

@@ -54,7 +54,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a caller does to the caches, and the call that follows."""
+    """A change that a caller makes to the caches, and the call that follows."""
 
     change: str
     amount: int

@@ -1,4 +1,4 @@
-"""Lowers a cluster to a tensor program: one rule for each operator."""
+"""Lowering of a cluster to a tensor program, with one rule for each operator."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Lowered:
     """A cluster as a tensor program."""
 
     outputs: tuple[Tensor, ...]
-    """In memory order, each with its own memory."""
+    """Outputs in memory order, each with its own memory."""
     weights: Mapping[str, torch.Tensor]
-    """Packed in memory order, by the names of their sources; those of inputs are i0, i1, ..."""
+    """Weights packed in memory order, by the names of their sources; the sources of inputs are named i0, i1, ..."""
     origins: Mapping[Tensor, str]
     """The node for which each tensor was made."""
 

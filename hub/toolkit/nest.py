@@ -24,7 +24,7 @@ class Nest:
     """The loops of a group in the form in which they run."""
 
     sizes: tuple[Size, ...]
-    """Of each loop; a merged loop's size counts in the loop that it becomes part of."""
+    """Size of each loop; a merged loop's size counts in the loop that it becomes part of."""
     lane: int
     merged: frozenset[int]
     annex_lanes: tuple[int, ...] = ()

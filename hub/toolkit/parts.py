@@ -28,14 +28,14 @@ Readers = Mapping[Tensor, frozenset[Tensor | None]]
 
 @dataclass(frozen=True)
 class Parts:
-    """How a dim is split."""
+    """The split of a dim into parts."""
 
     dim: int
     count: int
     shape: tuple[Size, ...]
-    """Of the source, with the dim as two: the parts, and the elements of one part."""
+    """Shape of the source, with the dim as two: the parts, and the elements of one part."""
     index: Index
-    """Where elements of that shape lie in the source."""
+    """Positions in the source of elements of that shape."""
 
     def joined(self, tensor: Reduce, cut: Tensor) -> Tensor:
         """Return a reduction as a reduction of the results of parts; `cut` is its source in the parts' shape."""

@@ -39,10 +39,10 @@ class Finding:
     check: str
     """A key of `CHECKS`."""
     subject: str
-    """What was examined: an operator, a program, a step."""
+    """The subject that was examined: an operator, a program, a step."""
     verdict: Verdict
     reason: str = ""
-    """Why it failed or does not apply; if it passed, a figure worth reporting, or nothing."""
+    """Reason why it failed or does not apply; if it passed, a figure worth reporting, or nothing."""
 
     def __str__(self) -> str:
         return f"{self.check}: {self.subject}: {self.verdict}{f': {self.reason}' if self.reason else ''}"

@@ -52,7 +52,7 @@ class Suite:
         self._worker: Worker | None = None
         self._description: Description | None = None
         self._unlisted = ""
-        """How the process ended while it listed the plugin; empty if it did not."""
+        """The way in which the process ended while it listed the plugin; empty if it did not."""
         self._is_unloadable = False
         self._deaths: Counter[str] = Counter()
 

@@ -64,7 +64,7 @@ class Target:
             yield self.one_operator
 
     def works(self, program: Program, *, dynamic: bool = False) -> bool:
-        """Return whether a program is accepted, compiles and runs. Raise nothing."""
+        """Return whether a program is accepted, compiles and runs. Never raise."""
         try:
             cluster, inputs = program.draw(dynamic=dynamic)
             if self.refusal(cluster):

@@ -10,7 +10,7 @@ _MARK = "hub-conformance at: "
 
 
 def at(what: str) -> None:
-    """Record what is done from now on. Raise nothing."""
+    """Record what is done from now on. Never raise."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"\n{_MARK}{what}\n")
         sys.stderr.flush()

@@ -34,7 +34,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a backend refuses a cluster."""
+    """A backend's reason for refusing a cluster."""
 
     reason: str
     is_in_table: bool
