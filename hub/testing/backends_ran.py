@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MIN_SHARE = 0.5
 """Share of a module's tests in which a backend must run at least one cluster, unless the module states another."""
 MIN_TESTS = 4
-"""Tests of one module and backend below which a share is not meaningful, except that it must not be 0."""
+"""Number of tests of one module and backend below which no share is required: it would mean little."""
 STATED = "BACKENDS_RAN"
 """Name of a module's own share: a number, or one for each backend by name."""
 _PROPERTY = "hub-backend-ran"
