@@ -16,7 +16,7 @@ ISOLATION_SHARE = 0.10
 VERIFICATION_SHARE = 0.15
 
 _MEANS = (("the best peer", 1.02), ("the best fixed library", 1.2), (INDUCTOR, 1.6))
-"""How the name of what is compared with begins, and the geometric mean that is asked of it."""
+"""Each comparison, by the beginning of its name, with the geometric mean required of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Bar:
     text: str
     found: str
     is_met: bool | None
-    """None where nothing was measured that could tell."""
+    """None if no measurement could decide it."""
 
 
 def bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return every goal with what was found."""
+    """Return every goal with what was measured for it."""
     return (
         *(bar for who in WAYS for bar in _speed_bars(who, summary)),
         *_compile_bars(list(summary.compiling.items())),
@@ -39,7 +39,7 @@ def bars(summary: Summary) -> tuple[Bar, ...]:
 
 
 def _speed_bars(who: str, summary: Summary) -> tuple[Bar, ...]:
-    """Return the goals for the speed of one way: one for every model, and the means for comparisons that have one."""
+    """Return the speed goals of one way of running: one for every model, and the means for comparisons that have one."""
     comparisons = [one for one in summary.comparisons if one.who == who and one.speeds]
     if not comparisons:
         return ()
@@ -87,7 +87,7 @@ def _compile_bars(runs: Sequence[tuple[str, Compiling]]) -> tuple[Bar, ...]:
 
 
 def _all_of(text: str, found: dict[str, float] | dict[str, int], is_good: Callable[[float], bool]) -> Bar:
-    """Return a bar that every run has to meet; names those that do not."""
+    """Return a goal that every run has to meet; it names the runs that do not."""
     if not found:
         return Bar(text, "-", None)
     bad = {key: value for key, value in found.items() if not is_good(value)}

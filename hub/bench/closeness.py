@@ -1,4 +1,4 @@
-"""How far one result is from another."""
+"""Measures of how far one result is from another."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hub.errors import AccuracyError
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Largest difference from a reference, over all outputs."""
+    """The largest difference from a reference, over all outputs."""
 
     absolute: float
     """max|error|."""
     relative: float
-    """max|error| / max|reference|, of the output for which it is largest."""
+    """max|error| / max|reference|, for the output for which it is largest."""
 
 
 def difference(found: Any, reference: Any) -> Difference:
     """Compare two results, nested in any containers, tensor by tensor.
 
-    Raises AccuracyError where their number, a shape, or the places of NaN and infinity differ.
+    Raise AccuracyError if their number, a shape, or the positions of NaN and infinity differ.
     """
     ours, theirs = tensors_in(found), tensors_in(reference)
     if len(ours) != len(theirs):
@@ -37,7 +37,7 @@ def difference(found: Any, reference: Any) -> Difference:
 
 
 LEAST, MOST = -10, 1
-"""Tolerances t that are tried: GraphNet's range below 1, from where on its score forgives errors of this kind."""
+"""Range of tolerances t that are tried: GraphNet's below 1, from where its score forgives errors of this kind."""
 
 _EXPONENTS = {
     torch.float16: (1.0, 3.0 / 5),
@@ -45,17 +45,17 @@ _EXPONENTS = {
     torch.float32: (1.0, 5.886 / 5),
     torch.float64: (7.0 / 5, 7.0 / 5),
 }
-"""Powers of 10^t that are the absolute and the relative tolerance: at t = -5 they are those of `torch.testing`.
+"""Powers of 10^t that give the absolute and the relative tolerance: at t = -5 they are those of `torch.testing`.
 
 Source: GraphNet, graph_net/config/datatype_tolerance_config.py. Values of other dtypes must be equal.
 """
 
 
 def least_tolerance(found: Any, reference: Any) -> int | None:
-    """Return the least whole t from -10 to 1 at which every tensor is close; None where none is.
+    """Return the least integer t from -10 to 1 at which every tensor is close; None if there is none.
 
-    Close is |found - reference| <= atol + rtol |reference|, with atol and rtol for t and the reference's dtype. Tensors are
-    those of `difference`, which has to be called first: it finds other shapes and numbers of outputs.
+    Close means |found - reference| <= atol + rtol |reference|, with atol and rtol for t and the reference's dtype. The
+    tensors are those of `difference`, which has to be called first: it detects different shapes and numbers of outputs.
     """
     pairs = list(zip(tensors_in(found), tensors_in(reference), strict=True))
     return next((t for t in range(LEAST, MOST + 1) if all(_is_close(*pair, t) for pair in pairs)), None)
@@ -71,7 +71,7 @@ def _is_close(found: torch.Tensor, reference: torch.Tensor, t: int) -> bool:
 
 def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
     """Return the tensors in a result, in order; arrays and numbers of other libraries become tensors."""
-    if isinstance(result, Mapping) and not isinstance(result, dict):  # OpenVINO's results, which are no pytree
+    if isinstance(result, Mapping) and not isinstance(result, dict):  # OpenVINO's results are not a pytree
         result = list(cast("Mapping[Any, Any]", result).values())
     return tuple(torch.as_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None)
 

@@ -32,39 +32,39 @@ marks.append(time.monotonic())
 from hub.bench.cold_process import main
 main(marks)
 """
-"""What a process runs: nothing of the hub is imported before PyTorch, so that each import has its own time."""
+"""Program of a process: nothing of the hub is imported before PyTorch, so that each import is timed separately."""
 _CAPTURE = frozenset({Work.CAPTURE, Work.DYNAMO})
 UNKNOWN = "nothing of this"
-"""The row of moments in which nobody wrote anything down."""
+"""The row for time that no phase covers."""
 
 
 class Start(BaseModel):
-    """What one process reports. Seconds of phases count from the first call."""
+    """The report of one process. Seconds of phases count from the first call."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     torch_s: float = 0.0
-    """Seconds of importing PyTorch."""
+    """Seconds spent on importing PyTorch."""
     hub_s: float = 0.0
-    """Seconds of importing the hub then, up to what `torch.compile` calls."""
+    """Seconds spent on importing the hub after that, up to what `torch.compile` calls."""
     model_s: float = 0.0
     first_s: float = 0.0
     """Seconds of the first call."""
     second_s: float = 0.0
     in_use_s: float = 0.0
-    """Seconds from the first call until the decided plan is in use; with Inductor, of the first call."""
+    """Seconds from the first call until the final plan is in use; with Inductor, of the first call."""
     verified_s: float | None = None
-    """The same until all is verified."""
+    """Seconds from the first call until everything is verified."""
     phases: tuple[Phase, ...] = ()
     plans: tuple[str, ...] = ()
     """The backends of each plan: "inductor + eager"."""
     failure: str = ""
     is_uncaptured: bool = False
-    """True where the failure is that PyTorch captures nothing of the model."""
+    """True if the failure is that PyTorch captures nothing of the model."""
 
 
 class Cold(BaseModel):
-    """A model's cold start with the hub, and with Inductor as PyTorch has it."""
+    """A model's cold start with the hub, and with Inductor as shipped in PyTorch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,16 +78,16 @@ class Cold(BaseModel):
     inductor: Start
 
     def to_json(self) -> str:
-        """Return the JSON form; `Cold.model_validate_json` reads it back to an equal value."""
+        """Return the JSON form; `Cold.model_validate_json` turns it back into an equal value."""
         return self.model_dump_json(indent=1)
 
 
 def cold_start(
     model: str, *, batch: int | None = None, options: Mapping[str, Any] | None = None, small: bool = False
 ) -> Cold:
-    """Return the cold start of a model, as `hub bench` names it. Raise HubError where it cannot run.
+    """Return the cold start of a model, named as for `hub bench`. Raise HubError if it cannot run.
 
-    CaptureError says that PyTorch captures nothing of it. Inductor's failure is in what is returned.
+    Raise CaptureError if PyTorch captures nothing of it. A failure of Inductor is part of the result.
     """
     given = dict(options or {})
     if given.get("cache_dir") is not None:
@@ -113,7 +113,7 @@ def cold_start(
 
 
 def _in_new_process(request: Mapping[str, Any]) -> Start:
-    """Run one way in a fresh process whose caches are empty, and are removed with it."""
+    """Run one way of starting in a fresh process with empty caches, which are removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="hub-cold-") as text:
         folder = Path(text)
         caches = {"TORCHINDUCTOR_CACHE_DIR": folder / "inductor", "TRITON_CACHE_DIR": folder / "triton"}
@@ -131,10 +131,10 @@ def _in_new_process(request: Mapping[str, Any]) -> Start:
 
 
 def shared_out(phases: Sequence[Phase], end_s: float) -> Mapping[tuple[str, str], float]:
-    """Split the seconds from 0 to `end_s` among works, each with whom it was for.
+    """Split the seconds from 0 to `end_s` among kinds of work, each with the backend that it was for.
 
-    Where several went on, the moment is the one's that comes first in `Work`; of equal ones, the earliest's. Moments
-    in which nobody wrote anything down are `UNKNOWN`'s. The sum is `end_s`.
+    If several overlap, the time counts for the one that comes first in `Work`; among equal ones, for the earliest. Time
+    that no phase covers is `UNKNOWN`'s. The sum is `end_s`.
     """
     rank = {work: number for number, work in enumerate(Work)}
     ranked = sorted(_within(phases, end_s), key=lambda phase: (rank[phase.work], phase.began_s))
@@ -148,7 +148,7 @@ def shared_out(phases: Sequence[Phase], end_s: float) -> Mapping[tuple[str, str]
 
 
 def lengths(phases: Sequence[Phase], end_s: float) -> Mapping[tuple[str, str], float]:
-    """Return in how many seconds from 0 to `end_s` each work went on for each backend; several at once count once."""
+    """Return for each work and backend the seconds from 0 to `end_s` in which it was in progress; overlaps count once."""
     grouped: dict[tuple[str, str], list[Phase]] = {}
     for phase in _within(phases, end_s):
         grouped.setdefault((phase.work.value, phase.who), []).append(phase)
@@ -156,7 +156,7 @@ def lengths(phases: Sequence[Phase], end_s: float) -> Mapping[tuple[str, str], f
 
 
 def kinds(start: Start) -> Mapping[str, float]:
-    """Return the share of the wait that was the compilers' own work, PyTorch's capture, the model's, and the hub's."""
+    """Return the shares of the wait due to the compilers, PyTorch's capture, the model, and the hub."""
     total_s = start.in_use_s or 1.0
     found = {"compilers": 0.0, "the hub": 0.0, "PyTorch's capture": 0.0, "the model": 0.0}
     for (work, _), seconds in shared_out(start.phases, start.in_use_s).items():
@@ -173,7 +173,7 @@ def _kind(work: str) -> str:
 
 
 def _within(phases: Sequence[Phase], end_s: float) -> list[Phase]:
-    """Return what there is of phases between 0 and `end_s`."""
+    """Return the parts of phases between 0 and `end_s`."""
     cut = (replace(one, began_s=max(0.0, one.began_s), ended_s=min(end_s, one.ended_s)) for one in phases)
     return [one for one in cut if one.ended_s > one.began_s]
 

@@ -1,4 +1,4 @@
-"""The process of one cold start: builds the model, calls it, waits for its plan, and writes down what that took."""
+"""The process of one cold start: builds the model, calls it, waits for its plan, and reports how long that took."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Calls = Callable[..., Any]
 
 
 def main(marks: Sequence[float]) -> None:
-    """Answer the request in the command line. `marks` are seconds around the imports of PyTorch and of the hub."""
+    """Handle the request in the command line. `marks` are the times around the imports of PyTorch and of the hub."""
     asked: Mapping[str, Any] = json.loads(sys.argv[1])
     try:
         start = started(asked, marks)
@@ -34,7 +34,7 @@ def main(marks: Sequence[float]) -> None:
 
 
 def started(asked: Mapping[str, Any], marks: Sequence[float]) -> Start:
-    """Build the model, and start it one way."""
+    """Build the model, and start it in the requested way."""
     if asked["threads"] is not None:
         torch.set_num_threads(asked["threads"])
     built_s = time.monotonic()
@@ -49,7 +49,7 @@ def started(asked: Mapping[str, Any], marks: Sequence[float]) -> Start:
 def _with_hub(loaded: LoadedModel, options: Mapping[str, Any], costs: Mapping[str, float]) -> Start:
     compiled = _compiled(loaded, backend="hub", options=dict(options))
     calls = _two_calls(compiled, loaded.inputs)
-    captured_plans(compiled)  # raises where nothing was captured
+    captured_plans(compiled)  # raises if nothing was captured
     wait(compiled)
     verified_s = time.monotonic()
     phases = (*calls, *phases_of(compiled))
@@ -59,7 +59,7 @@ def _with_hub(loaded: LoadedModel, options: Mapping[str, Any], costs: Mapping[st
 
 
 def _with_inductor(loaded: LoadedModel, costs: Mapping[str, float]) -> Start:
-    """Start a model as `torch.compile` does; of what Inductor is called with, its own part is told from AOTAutograd's."""
+    """Start a model as `torch.compile` does, with Inductor's own part timed separately from AOTAutograd's."""
     phases = Phases()
 
     def inner(*args: Any, **facts: Any) -> Any:
@@ -91,7 +91,7 @@ def _two_calls(call: Calls, inputs: Sequence[Any]) -> tuple[Phase, Phase]:
 def _start(
     costs: Mapping[str, float], calls: tuple[Phase, Phase], phases: Sequence[Phase], in_use_s: float, **facts: Any
 ) -> Start:
-    """Return the report, whose seconds count from the first call."""
+    """Return the report, with seconds relative to the first call."""
     first, second = calls
     zero_s = first.began_s
     moved = (replace(one, began_s=one.began_s - zero_s, ended_s=one.ended_s - zero_s) for one in phases)

@@ -1,4 +1,4 @@
-"""A cold start as text: a row for each phase, what the wait consists of, and Inductor beside it."""
+"""A cold start as text: a row for each phase, what the wait consists of, and Inductor for comparison."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def cold_text(cold: Cold) -> str:
 
 
 def _kinds_text(start: Start) -> str:
-    """Return whose the wait was: "compilers 61 %, the hub 24 %, PyTorch's capture 15 %"."""
+    """Return what the wait was spent on: "compilers 61 %, the hub 24 %, PyTorch's capture 15 %"."""
     shares = sorted(kinds(start).items(), key=lambda pair: -pair[1])
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005)
 
 
 def _rows(start: Start) -> Iterator[Row]:
-    """Return the rows of all phases: the hub's and PyTorch's, those of each backend that was tried, the decision."""
+    """Yield the rows of all phases: the hub's and PyTorch's, those of each tried backend, and the decision."""
     taken, shares = lengths(start.phases, start.in_use_s), shared_out(start.phases, start.in_use_s)
     backends = dict.fromkeys(phase.who for phase in start.phases if phase.work in _OF_BACKENDS and phase.who)
 
@@ -65,7 +65,7 @@ def _rows(start: Start) -> Iterator[Row]:
 
 
 def _milestones(cold: Cold) -> Sequence[str]:
-    """Return what comes before the wait, and the times of answers, with the hub and with Inductor."""
+    """Return what precedes the wait, and the times of answers, with the hub and with Inductor."""
     ways = (cold.hub, cold.inductor)
     settled = ("plan in use", f"{cold.hub.in_use_s:.2f}", "")
     verified = ("all verified", "-" if cold.hub.verified_s is None else f"{cold.hub.verified_s:.2f}", "")

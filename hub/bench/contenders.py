@@ -14,17 +14,17 @@ from hub.plugin.entry import Entry
 HUB = "hub"
 EAGER = "eager"
 WARM = "hub@warm"
-"""A second process with what the first one left in the cache."""
+"""A second process that uses the cache left by the first one."""
 FROZEN = "hub@frozen"
-"""What `hub.freeze` makes of the hub's model: the same plan without Dynamo in front of every call."""
+"""The result of `hub.freeze` for the hub's model: the same plan without Dynamo before every call."""
 DIRECT = "hub@direct"
-"""What `hub.compile` makes of the model: the same plan, with everything checked that Dynamo checks, by other means."""
+"""The result of `hub.compile` for the model: the same plan, with all checks of Dynamo made by other means."""
 TUNED = "hub@tuned"
-"""The hub with `tune="full"`, a budget of a minute, and a cache of its own: what `hub tune --budget 60` leads to."""
+"""The hub with `tune="full"`, a budget of a minute, and its own cache: the result of `hub tune --budget 60`."""
 TUNED_FROZEN = "hub@tuned-frozen"
 """The same, frozen."""
 ISOLATED, INLINE = "hub@isolated", "hub@inline"
-"""The first plan that comes to mind, `tune="off"`: tried in worker processes, and all of it in the user's process."""
+"""The first plan considered, `tune="off"`: tried in worker processes, or entirely in the user's process."""
 _ONLY = "hub:"
 _WITHOUT = "hub-"
 _TUNED = {"tune": "full", "budget_s": 60.0}
@@ -37,31 +37,31 @@ class Contender:
     """One way to run a model."""
 
     name: str
-    """"eager", "hub", "hub:openvino" (that backend alone), "hub-openvino" (all but that one), or the name of a peer."""
+    """"eager", "hub", "hub:openvino" (only that backend), "hub-openvino" (all but that one), or the name of a peer."""
     peer: str = ""
     """ "package.module:callable" of a peer, see `BackendInfo.peers`; empty for the others."""
     unavailable: str = ""
-    """Why it cannot run here; empty where it can."""
+    """Reason why it cannot run here; empty if it can."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of the hub that stand above those of the benchmark."""
+    """Options of the hub that override those of the benchmark."""
     is_timed: bool = True
-    """False where only the first call is of interest."""
+    """False if only the first call is of interest."""
     cache: str = ""
-    """Contenders of one name here share a cache, where a benchmark begins with empty ones; empty for one of its own."""
+    """Contenders with the same name here share a cache if a benchmark begins with empty ones; empty for its own cache."""
 
     @property
     def is_hub(self) -> bool:
-        """Return whether the model goes through the hub."""
+        """True if the model goes through the hub."""
         return is_hub(self.name)
 
 
 def is_hub(name: str) -> bool:
-    """Return True for the name of a contender that goes through the hub."""
+    """Return whether a contender of this name goes through the hub."""
     return name == HUB or name.startswith((_ONLY, _WITHOUT, HUB + "@"))
 
 
 def only(backend: str) -> str:
-    """Return the name of the hub with one backend: "hub:openvino"."""
+    """Return the name of the hub with only one backend: "hub:openvino"."""
     return _ONLY + backend
 
 
@@ -71,20 +71,20 @@ def without(backend: str) -> str:
 
 
 def backend_alone(name: str) -> str:
-    """Return the backend of a contender "hub:openvino"; "" for another."""
+    """Return the backend of a contender such as "hub:openvino"; "" for any other."""
     return name.removeprefix(_ONLY) if name.startswith(_ONLY) else ""
 
 
 def backend_left_out(name: str) -> str:
-    """Return the backend of a contender "hub-openvino"; "" for another."""
+    """Return the backend of a contender such as "hub-openvino"; "" for any other."""
     return name.removeprefix(_WITHOUT) if name.startswith(_WITHOUT) else ""
 
 
 def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
-    """Return the hub and the contenders of these names, each once; None means eager and every peer that can run here.
+    """Return the hub and the named contenders, each once; None means eager and every peer that can run here.
 
-    A contender that was named but cannot run is given with its reason. Raises HubError, with the nearest name, for an
-    unknown one.
+    A named contender that cannot run is included with its reason. Raise HubError, with the nearest name, for an unknown
+    one.
     """
     known = _known(registry().entries.values())
     if wanted is None:
@@ -98,7 +98,7 @@ def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
 
 
 def zoo_names() -> tuple[str, ...]:
-    """Return the contenders of a whole benchmark: eager, every peer, and the hub as it is, frozen, and tuned."""
+    """Return the contenders of a whole benchmark: eager, every peer, and the hub by default, frozen, and tuned."""
     known = _known(registry().entries.values())
     peers = _names(known, lambda one: not one.is_hub)
     return (*peers, DIRECT, FROZEN, TUNED, TUNED_FROZEN)
@@ -107,10 +107,10 @@ def zoo_names() -> tuple[str, ...]:
 def more_names(
     *, alone: bool = False, ablation: bool = False, warm: bool = False, isolation: bool = False
 ) -> tuple[str, ...]:
-    """Return contenders that are asked for by a word of their own.
+    """Return the contenders that are requested by flags.
 
-    `alone`: the hub with each backend that can run here alone. `ablation`: the hub without each. `warm`: a second process.
-    `isolation`: what worker processes cost a cold compilation.
+    `alone`: the hub with each single backend that can run here. `ablation`: the hub without each one. `warm`: a second
+    process. `isolation`: what worker processes cost a cold compilation.
     """
     known = _known(registry().entries.values())
     by_itself = _names(known, lambda one: bool(backend_alone(one.name))) if alone else ()
@@ -142,7 +142,7 @@ def _known(entries: Iterable[Entry]) -> Mapping[str, Contender]:
 
 
 def _of_entry(entry: Entry) -> tuple[Contender, ...]:
-    """Peers of a backend, the hub with it alone, and the hub without it; both of these reuse what the hub measured."""
+    """Return a backend's peers, the hub with it alone, and the hub without it; both of the latter reuse measurements."""
     reason = entry.status.reason
     alone: Mapping[str, Any] = {"backends": (entry.name,), "exclude": ()}
     return (
@@ -153,7 +153,7 @@ def _of_entry(entry: Entry) -> tuple[Contender, ...]:
 
 
 def compiled_by_hub(module: Any, given: Mapping[str, Any], *, goes_on: bool = False) -> Any:
-    """Return `module` compiled through the hub with these options; with `goes_on`, verified after the first answer, too."""
+    """Return `module` compiled by the hub with these options; with `goes_on`, verify further after the first answer."""
     import torch  # the command line lists contenders without it
 
     # PyTorch's annotations allow no tuples among options.
@@ -161,22 +161,22 @@ def compiled_by_hub(module: Any, given: Mapping[str, Any], *, goes_on: bool = Fa
 
 
 def _waiting(given: Mapping[str, Any], *, goes_on: bool) -> Mapping[str, Any]:
-    """Return options whose first answer waits for the plan."""
+    """Return options with which the first answer waits for the plan."""
     return {"start": "wait", **({} if goes_on else {"background": False}), **given}
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A contender ready to run."""
+    """A contender that is ready to run."""
 
     call: Callable[[], Any]
-    """Runs the model once."""
+    """Function that runs the model once."""
     compiled: Any = None
-    """What `hub.plans` takes, where the model goes through the hub."""
+    """Argument for `hub.plans`, if the model goes through the hub."""
 
 
 def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Built:
-    """Build a contender for one model and the inputs of one call. Raises whatever the contender raises."""
+    """Build a contender for one model and the inputs of one call. Propagate its exceptions."""
     if contender.peer:
         return Built(load_attribute(contender.peer)(module, tuple(inputs)))
     if not contender.is_hub:
@@ -197,7 +197,7 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
 
 
 def options_of(contender: Contender, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a contender that goes through the hub; a plan from a file is for those with all backends."""
+    """Return the options of a contender that uses the hub; a plan file applies only to those with all backends."""
     if contender.name not in (HUB, DIRECT, FROZEN, WARM):
         given = {name: value for name, value in given.items() if name != "plan"}
     left_out = backend_left_out(contender.name)

@@ -16,34 +16,34 @@ from hub.discovery.listing import list_backends
 from hub.plugin.entry import installed_version
 
 _ROOT = Path(__file__).parents[2]
-"""The repository, or the folder that packages are installed in."""
+"""The repository, or the folder in which packages are installed."""
 
 
 class Machine(BaseModel):
-    """What one needs to know to read timings."""
+    """Facts needed to interpret timings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpu: str
     vectors: str = ""
-    """Vector instructions that PyTorch found: "AVX2", say. One name of a processor may stand for several kinds of it."""
+    """Vector instructions that PyTorch detects, such as "AVX2". Processors of the same name may differ in them."""
     cores: int
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     memory_bytes: int
     system: str
     python: str
     libraries: dict[str, str]
-    """Version of the hub, of torch, and of the library under every available backend."""
+    """Versions of the hub, of torch, and of the library of every available backend."""
     commit: str = ""
-    """Of the hub's repository, where it runs from one: "1a2b3c4", or "1a2b3c4 with changes"."""
+    """Commit of the hub's repository, if it runs from one: "1a2b3c4", or "1a2b3c4 with changes"."""
     code: str = ""
-    """Digest of the sources of the hub and of its own plugins: another one may give other times."""
+    """Digest of the sources of the hub and of its own plugins: with another digest, times may differ."""
     load: float
-    """Processes that wanted a core in the last minute, before the run began; above 0, the machine was not idle."""
+    """Load average over the minute before the run; above 0, the machine was not idle."""
 
 
 def this_machine() -> Machine:
-    """Return the facts about the machine at hand."""
+    """Return the facts about the current machine."""
     return Machine(
         cpu=_cpu_model(),
         vectors=torch.backends.cpu.get_cpu_capability(),
@@ -64,13 +64,13 @@ def this_machine() -> Machine:
 
 
 def this_commit() -> str:
-    """Return the commit that the hub runs from; "" where it was installed as a package."""
+    """Return the commit from which the hub runs; "" if it was installed as a package."""
     commit = _git("rev-parse", "--short", "HEAD")
     return f"{commit} with changes" if commit and _git("status", "--porcelain", "--", *map(str, _packages())) else commit
 
 
 def code_digest() -> str:
-    """Return a digest of the sources of the hub and of its own plugins, whether they are committed or not."""
+    """Return a digest of the sources of the hub and of its own plugins, committed or not."""
     found = hashlib.sha256()
     for path in sorted(path for package in _packages() for path in package.rglob("*.py")):
         found.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes())

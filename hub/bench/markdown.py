@@ -13,7 +13,7 @@ _MARKS = {True: "met", False: "**missed**", None: "not measured"}
 
 
 def summary_text(runs: Sequence[Benchmark], summary: Summary) -> str:
-    """Return the whole page: what ran where, the goals, and a table for each question. `runs` are at least one."""
+    """Return the whole page: what ran where, the goals, and a table for each question. There must be at least one run."""
     sections = (
         _heading(runs),
         ["## Goals", "", *_table(("goal", "found", ""), _goals(summary))],

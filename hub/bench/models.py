@@ -1,4 +1,4 @@
-"""Finds a model by what the user wrote: a built-in name, `package.module:factory`, or `file.py:factory`."""
+"""Loading of the models that users name: a built-in name, `package.module:factory`, or `file.py:factory`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORM = "package.module:factory or file.py:factory, where factory() returns (mod
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to be called: `module(*inputs)`."""
+    """A model that is ready to be called: `module(*inputs)`."""
 
     name: str
     module: Any
@@ -31,8 +31,8 @@ class LoadedModel:
 def load_model(spec: str, *, batch: int | None = None, small: bool = False) -> LoadedModel:
     """Return the model that `spec` names, with the inputs of one call.
 
-    `batch` is passed on to factories that take it; `small` makes a built-in model tiny. Raises HubError, with the nearest
-    name, where there is no such model, or with the cause where its factory fails.
+    `batch` is passed to factories that accept it; `small` makes a built-in model tiny. Raise HubError, with the nearest
+    name if there is no such model, or with the cause if its factory fails.
     """
     if ":" not in spec:
         module, inputs = zoo.build(spec, batch=batch, small=small)
@@ -48,7 +48,7 @@ def load_model(spec: str, *, batch: int | None = None, small: bool = False) -> L
 
 
 def check_name(spec: str) -> None:
-    """Raise HubError, with the nearest name, if `spec` has the form of a built-in name and there is none such."""
+    """Raise HubError, with the nearest name, if `spec` has the form of a built-in name but is not one."""
     if ":" not in spec:
         zoo.recipe_of(spec)
 
@@ -71,7 +71,7 @@ def _factory(spec: str) -> Callable[..., Any]:
 def _module_from_name(name: str) -> ModuleType:
     folder = str(Path.cwd())
     if folder not in sys.path:
-        sys.path.append(folder)  # at the end, so that a file in the working directory hides no installed package
+        sys.path.append(folder)  # last, so that a file in the working directory does not shadow an installed package
     return importlib.import_module(name)
 
 
@@ -98,7 +98,7 @@ def _arguments(spec: str, factory: Callable[..., Any], batch: int | None) -> Map
 
 
 def _checked(spec: str, made: Any) -> LoadedModel:
-    import torch  # by now the factory has imported it anyway
+    import torch  # the factory has imported it already
 
     module, inputs = cast("tuple[Any, Any]", made) if _is_pair(made) else (None, None)
     if not isinstance(module, torch.nn.Module):
@@ -116,7 +116,7 @@ def _is_pair(made: Any) -> bool:
 
 
 def _keyword_call(module: Any, names: Sequence[str]) -> Any:
-    """Return a module that takes its inputs by position and hands them on by name."""
+    """Return a module that takes its inputs by position and passes them on by name."""
     import torch  # as above
 
     class KeywordCall(torch.nn.Module):

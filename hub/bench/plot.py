@@ -1,4 +1,4 @@
-"""Two figures as SVG, written by hand: no plotting library, and colours that hold on a light and on a dark page."""
+"""Two figures as SVG, written without a plotting library, in colours that suit light and dark pages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _WIDTH = 900
 _ROW = 20
 _LEFT, _RIGHT, _TOP, _BOTTOM = 150, 24, 64, 48
 _EMPHASIS, _AKIN = "#d1495b", "#f0898f"
-"""The contender that the figure is about, and its other forms ("hub@frozen")."""
+"""Colours of the contender that the figure is about, and of its other forms ("hub@frozen")."""
 _COLOURS = ("#3b8ea5", "#e6a117", "#7a6fb0", "#4f9d5d", "#a0705a", "#c779a8", "#5f7f95", "#9aa13c")
-"""Told apart by people who see few colours, too; none is close to black or white."""
+"""Colours that can be told apart with colour blindness; none is close to black or white."""
 
 _STYLE = """<style>
 text { font: 12px system-ui, sans-serif; fill: #3d444d } .title { font-size: 15px; font-weight: 600 }
@@ -21,11 +21,11 @@ text { font: 12px system-ui, sans-serif; fill: #3d444d } .title { font-size: 15p
 </style>"""
 
 Speeds = Mapping[str, Mapping[str, float]]
-"""Speed over eager by contender, by run."""
+"""Speed relative to eager by contender, by run."""
 
 
 def speedup_figure(speeds: Speeds, emphasis: str, title: str) -> str:
-    """Return dots of speed over eager, a row a run, a colour a contender; `emphasis` is drawn larger and on top."""
+    """Return dots of speed relative to eager, a row per run, a colour per contender; `emphasis` is larger and on top."""
     names = _emphasis_last({name: None for row in speeds.values() for name in row}, emphasis)
     values = [value for row in speeds.values() for value in row.values()] or [1.0]
     low, high = min(0.9, *values) * 0.95, max(1.1, *values) * 1.05
@@ -57,7 +57,7 @@ def speedup_figure(speeds: Speeds, emphasis: str, title: str) -> str:
 
 
 def score_figure(curves: Speeds, emphasis: str, title: str) -> str:
-    """Return a line a contender of scores by tolerance, whose keys are whole numbers as text; `emphasis` is thicker."""
+    """Return a line of scores by tolerance (whole numbers as text) for each contender; `emphasis` is thicker."""
     names = _emphasis_last(curves, emphasis)
     ticks = sorted({int(t) for curve in curves.values() for t in curve}) or [0]
     highest = max((value for curve in curves.values() for value in curve.values()), default=1.0) * 1.08
@@ -84,7 +84,7 @@ def score_figure(curves: Speeds, emphasis: str, title: str) -> str:
 
 
 def _emphasis_last(names: Iterable[str], emphasis: str) -> list[str]:
-    """What is drawn last lies on top."""
+    """Return the names with the emphasised one last: what is drawn last lies on top."""
     return sorted(names, key=lambda name: name == emphasis)
 
 
@@ -103,7 +103,7 @@ def _factors(low: float, high: float) -> list[float]:
 
 
 def _steps(highest: float) -> list[float]:
-    """Return some five round numbers from 0 up."""
+    """Return about five round numbers from 0 up."""
     rough = highest / 5
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * unit >= rough)

@@ -1,4 +1,4 @@
-"""Runs contenders against each other: each in its own process, blocks of calls interleaved."""
+"""A race between contenders: each in its own process, with blocks of calls interleaved."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from hub.report.progress import Progress
 from hub.workers.channel import Worker
 
 BLOCK_S = 0.2
-"""Seconds of one block: tens of calls for most models, short against the slow phases of a shared machine."""
+"""Seconds of one block: tens of calls for most models, but short compared to the slow phases of a shared machine."""
 SETTLE_S = 0.1
-"""Seconds between blocks: thread pools spin on after their last call, some for tens of milliseconds."""
+"""Seconds between blocks: thread pools busy-wait after their last call, some for tens of milliseconds."""
 PREPARE_LIMIT_S = 1800.0
-"""Seconds that building one contender may take; full tuning of a large model takes minutes."""
+"""Longest time in seconds for building one contender; full tuning of a large model takes minutes."""
 BLOCK_LIMIT_S = 300.0
 TOLERANCE = 1e-3
 """Largest max|error| / max|reference| with which a contender counts, unless the user allows more."""
 SLOW = 3.0
-"""Times as long as the fastest, from which on a contender is not worth all rounds."""
+"""Multiple of the fastest contender's time from which a contender is not worth all rounds."""
 SLOW_ROUNDS = 4
-"""Rounds of a slow contender; the first two say whether it is one."""
+"""Rounds of a slow contender; the first two decide whether it is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every contender has to do."""
+    """The task of every contender."""
 
     model: str
     batch: int | None = None
@@ -47,12 +47,12 @@ class Task:
     block_s: float = BLOCK_S
     small: bool = False
     is_fresh: bool = False
-    """True gives every contender empty caches, the hub's and Inductor's; those that name the same cache share it."""
+    """True if every contender begins with empty caches of the hub and Inductor; those that name the same cache share it."""
 
 
 @dataclass(slots=True)
 class _Runner:
-    """One contender under way."""
+    """One contender during the race."""
 
     contender: Contender
     worker: Worker | None = None
@@ -76,10 +76,10 @@ class _Runner:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """What came out."""
+    """The outcome of a race."""
 
     results: tuple[Result, ...]
-    """In the order of the contenders."""
+    """Results in the order of the contenders."""
     inputs: tuple[str, ...]
     threads: int
 
@@ -87,8 +87,8 @@ class Race:
 def race(contenders: Sequence[Contender], task: Task, progress: Progress) -> Race:
     """Time all contenders on one task. A contender that fails is in the results with its reason.
 
-    They are started one after the other, each prepared before the next: the hub and autotuners measure meanwhile, and the
-    time of a first call is a result.
+    Contenders are started one after the other, each prepared before the next: the hub and autotuners measure during
+    preparation, and the time of a first call is a result.
     """
     runners = [_Runner(contender) for contender in contenders]
     with scratch("bench") as folder, _ended(runners):
@@ -110,7 +110,7 @@ def race(contenders: Sequence[Contender], task: Task, progress: Progress) -> Rac
 
 @contextlib.contextmanager
 def _ended(runners: Sequence[_Runner]) -> Generator[None]:
-    """End every process, with its children, whatever happens."""
+    """End every process, with its children, even if an error is raised."""
     try:
         yield
     finally:
@@ -154,7 +154,7 @@ def _prepare(runner: _Runner, runners: Sequence[_Runner], task: Task, folder: Pa
 
 
 def _is_idle_without(contender: Contender, runners: Sequence[_Runner]) -> bool:
-    """Return whether the hub's plan has nothing on the backend that this contender leaves out: then theirs is the same."""
+    """Return whether the hub's plan does not use the backend that this contender leaves out: then its plan is the same."""
     left_out = backend_left_out(contender.name)
     hub = next((one.prepared for one in runners if one.contender.name == HUB and not one.failure), None)
     return bool(left_out) and hub is not None and bool(hub.backends) and left_out not in hub.backends
@@ -178,7 +178,7 @@ def _cache(contender: Contender, folder: Path) -> Path:
 
 
 def _in_round(runners: Sequence[_Runner], number: int) -> list[_Runner]:
-    """Return those who are timed in a round: all who run, and from `SLOW_ROUNDS` on only those that are not hopeless."""
+    """Return the contenders to time in a round: all that run, but from `SLOW_ROUNDS` on only those that are fast enough."""
     running = [one for one in runners if one.worker is not None]
     if number < SLOW_ROUNDS or not running:
         return running

@@ -1,4 +1,4 @@
-"""GraphNet's scores: speed-up over eager that counts wrong and failed results, at a tolerance t.
+"""GraphNet's scores: speed-up over eager that accounts for wrong and failed results, at a tolerance t.
 
 Source: Li et al., "GraphNet: A Large-Scale Computational Graph Dataset for Tensor Compiler Research", arXiv 2510.24035,
 section 3.2 and appendices B and C; github.com/PaddlePaddle/GraphNet, graph_net_bench/analysis_util.py. Of all samples, a
@@ -10,7 +10,7 @@ beta:
 
 where pi_c is the share of class c among the samples that are not correct: 1 a wrong result, 2 an error while running, 3 an
 error while compiling. Both equal the geometric mean over samples that is computed here (appendices B and C). Below t = 1
-they are the same; from there on correctness is that at t = 1 and errors are forgiven class by class.
+they are equal; from t = 1 on, correctness is that at t = 1, and errors are forgiven class by class.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from hub.bench.result import FailureKind, Result
 
 TOLERANCES = tuple(range(-10, 6))
-"""Every t of the paper's figures."""
+"""All values of t in the paper's figures."""
 SLOWDOWN_PENALTY = 0.0
-"""p: how much more a slowdown counts than a speed-up. The value that GraphNet's scripts use."""
+"""p: how much more a slowdown counts than a speed-up. The value in GraphNet's scripts."""
 FAILURE_SPEEDUP = 0.1
-"""b: the speed-up that stands for a failure. The value that GraphNet's scripts use."""
+"""b: the speed-up that stands for a failure. The value in GraphNet's scripts."""
 
 _CLASSES = {"accuracy": 1, "runtime": 2, "compile": 3}
 _LAST = 1
-"""The t whose correctness holds for all above."""
+"""The t whose correctness applies to all larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,18 @@ class Sample:
     """One contender on one model."""
 
     speedup: float | None
-    """Over eager; None where it could not be timed."""
+    """Speed-up over eager; None if it could not be timed."""
     tolerance: int | None
-    """Least t at which the result is correct; None where it is at none."""
+    """Least t at which the result is correct; None if there is none."""
     error: FailureKind = FailureKind.NONE
 
     def is_correct(self, t: int) -> bool:
-        """Return whether it ran, and its result is within tolerance `t`."""
+        """Return whether it ran and its result is within tolerance `t`."""
         return not self.error and self.speedup is not None and self.tolerance is not None and self.tolerance <= t
 
 
 def sample(result: Result, eager_s: float) -> Sample | None:
-    """Return the sample of a result; None where its contender was not there to be scored."""
+    """Return the sample of a result; None if its contender was unavailable."""
     if result.failure_kind in (FailureKind.COMPILE, FailureKind.RUNTIME):
         return Sample(None, None, result.failure_kind)
     if result.failure_kind is FailureKind.ACCURACY:
@@ -61,7 +61,7 @@ def sample(result: Result, eager_s: float) -> Sample | None:
 def speedup_score(
     samples: Iterable[Sample], t: int, *, p: float = SLOWDOWN_PENALTY, b: float = FAILURE_SPEEDUP
 ) -> float | None:
-    """Return S_t, at t = 1 for all t above; None without samples."""
+    """Return S_t, with S_1 for all larger t; None without samples."""
     return geometric_mean([_rectified(one, p) if one.is_correct(min(t, _LAST)) else b for one in samples])
 
 
@@ -73,7 +73,7 @@ def error_aware_score(
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
-    """Return the geometric mean of positive numbers; None for none."""
+    """Return the geometric mean of positive numbers; None for no numbers."""
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 

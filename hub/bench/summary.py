@@ -1,4 +1,4 @@
-"""What many benchmarks say together: means against peers, ablation, compile times and scores. Values and pure functions."""
+"""A summary of many benchmarks: means against peers, ablation, compile times and scores. Values and pure functions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hub.bench.result import Benchmark, Interval, Result, ratios
 from hub.bench.score import TOLERANCES, Sample, error_aware_score, geometric_mean, sample, speedup_score
 
 INDUCTOR = "inductor"
-"""The peer that compile times are compared with: what `torch.compile` does by itself."""
+"""The peer that compile times are compared with: the default of `torch.compile`."""
 AT_PAR = 0.97
-"""Speed relative to another from which on the hub counts as no slower: blocks of one contender differ by as much."""
+"""Relative speed from which the hub counts as not slower: blocks of one contender differ by as much."""
 
 
 WAYS = (HUB, DIRECT, FROZEN, TUNED, TUNED_FROZEN)
@@ -38,27 +38,27 @@ class _Value(BaseModel):
 
 
 class Comparison(_Value):
-    """The hub's speed relative to something, over all runs that have both."""
+    """The hub's speed relative to a contender or group, over all runs that have both."""
 
     who: str = HUB
-    """The hub as `torch.compile` calls it, or frozen."""
+    """The way of running the hub: as a backend of `torch.compile`, or frozen."""
     against: str
     geomean: float | None
-    """Above 1 the hub is faster; None where no run has both."""
+    """Geometric mean of the relative speeds; above 1 the hub is faster; None if no run has both."""
     speeds: dict[str, float]
-    """The hub's speed relative to it, by run."""
+    """The hub's relative speed, by run."""
     names: dict[str, str]
     """Contender that the hub was compared with, by run."""
 
     @property
     def below(self) -> dict[str, float]:
-        """Run in which the hub is slower by more than noise, the worst first."""
+        """Runs in which the hub is slower by more than noise, the worst first."""
         slow = {label: speed for label, speed in self.speeds.items() if speed < AT_PAR}
         return dict(sorted(slow.items(), key=lambda item: item[1]))
 
 
 class Ablation(_Value):
-    """What the hub loses without one backend."""
+    """The hub's loss of speed without one backend."""
 
     backend: str
     geomean: float | None
@@ -68,29 +68,29 @@ class Ablation(_Value):
 
 
 class Compiling(_Value):
-    """Seconds to the first result, in one run; None where that was not measured."""
+    """Seconds to the first result in one run; None if they were not measured."""
 
     inductor_s: float | None
     hub_s: float | None
     warm_s: float | None
     tuned_s: float | None
     isolated_s: float | None = None
-    """The first plan that comes to mind, tried in worker processes."""
+    """The first plan considered, tried in worker processes."""
     inline_s: float | None = None
     """The same in the user's process."""
     verify_s: float | None = None
-    """What of `isolated_s` went into comparing executables with eager."""
+    """Part of `isolated_s` spent on comparing executables with eager."""
     share_of_tuned: float | None
-    """Speed of the hub relative to the tuned hub, both frozen where both were."""
+    """Speed of the hub relative to the tuned hub, both frozen if both were measured so."""
 
     @property
     def isolation_share(self) -> float | None:
-        """What worker processes add to a cold compilation, relative to one without them."""
+        """Extra cost of worker processes in a cold compilation, relative to one without them."""
         return self.isolated_s / self.inline_s - 1 if self.isolated_s and self.inline_s else None
 
     @property
     def verification_share(self) -> float | None:
-        """Share of a cold compilation in which executables are compared with eager."""
+        """Share of a cold compilation spent on comparing executables with eager."""
         return self.verify_s / self.isolated_s if self.isolated_s and self.verify_s is not None else None
 
 
@@ -106,14 +106,14 @@ class Curve(_Value):
 
 
 class Summary(_Value):
-    """All of it."""
+    """The whole summary."""
 
     runs: int
     comparisons: tuple[Comparison, ...]
     ablations: tuple[Ablation, ...]
     compiling: dict[str, Compiling]
     clusters: dict[str, int]
-    """Clusters in the hub's plan, by run."""
+    """Number of clusters in the hub's plan, by run."""
     curves: tuple[Curve, ...]
     failures: dict[str, dict[str, str]]
     """Reason by contender, by run."""
@@ -125,7 +125,7 @@ def label(run: Benchmark) -> str:
 
 
 def summarize(runs: Sequence[Benchmark]) -> Summary:
-    """Return the summary of runs, each of another model or batch."""
+    """Return the summary of runs, each with another model or batch."""
     return Summary(
         runs=len(runs),
         comparisons=_comparisons(runs),
@@ -138,12 +138,12 @@ def summarize(runs: Sequence[Benchmark]) -> Summary:
 
 
 def find(run: Benchmark, name: str) -> Result | None:
-    """Return the result of a contender, or None where it did not take part."""
+    """Return the result of a contender; None if it did not take part."""
     return next((one for one in run.results if one.name == name), None)
 
 
 def timed(run: Benchmark, name: str) -> Result | None:
-    """Return the result that holds a contender's times, its own or that of the same plan; None where there are none."""
+    """Return the result that holds a contender's times, its own or that of the same plan; None if there are no times."""
     one = find(run, name)
     if one is not None and one.same_as:
         one = find(run, one.same_as)
@@ -151,29 +151,29 @@ def timed(run: Benchmark, name: str) -> Result | None:
 
 
 def relative_speed(run: Benchmark, name: str, other: str) -> float | None:
-    """Return how many times as fast one contender is as another, round by round; None where one has no times."""
+    """Return how many times as fast one contender is as another, round by round; None if either has no times."""
     speed = speed_against(run, name, other)
     return None if speed is None else speed.median
 
 
 def speed_against(run: Benchmark, name: str, other: str) -> Interval | None:
-    """Return the same with its 95 % interval."""
+    """Return the same with its 95 % interval; None if either has no times."""
     ours, theirs = timed(run, name), timed(run, other)
     return None if ours is None or theirs is None else ratios(theirs.blocks_s, ours.blocks_s)
 
 
 def is_peer(name: str) -> bool:
-    """Return True for contenders that do not go through the hub, eager included."""
+    """Return whether a contender does not go through the hub; this includes eager."""
     return not is_hub(name)
 
 
 def is_alone(name: str) -> bool:
-    """Return True for the hub with one backend."""
+    """Return whether a contender is the hub with only one backend."""
     return bool(backend_alone(name))
 
 
 def names_in(runs: Iterable[Benchmark], is_wanted: Callable[[str], bool] = lambda _: True) -> tuple[str, ...]:
-    """Return the names of contenders, each once, in alphabetical order but for the hub and eager, which come first."""
+    """Return the names of contenders, each once, in alphabetical order after the hub and eager, which come first."""
     found = {one.name for run in runs for one in run.results if is_wanted(one.name)}
     return tuple(sorted(found, key=lambda name: (name != HUB, name != EAGER, is_hub(name), name)))
 
@@ -197,12 +197,12 @@ def _comparisons(runs: Sequence[Benchmark]) -> tuple[Comparison, ...]:
 
 
 def is_library(name: str) -> bool:
-    """Return True for a compiler through its own API."""
+    """Return whether a contender is a compiler with its own API."""
     return is_peer(name) and name != EAGER
 
 
 def best_fixed(runs: Sequence[Benchmark], is_wanted: Callable[[str], bool]) -> str:
-    """Return the one contender with the best mean speed over eager, eager standing in where it fails; "" without any."""
+    """Return the contender with the best mean speed over eager; eager stands in where it fails; "" if there is none."""
     means = {name: geometric_mean(_speeds_over_eager(runs, name)) or 0.0 for name in names_in(runs, is_wanted)}
     return max(means, key=lambda name: means[name], default="")
 
@@ -226,7 +226,7 @@ def _compare(runs: Sequence[Benchmark], against: str, other_in: Callable[[Benchm
 
 
 def fastest(run: Benchmark, is_wanted: Callable[[str], bool]) -> str:
-    """Return the fastest of some contenders in one run; "" where none of them was timed."""
+    """Return the fastest of some contenders in one run; "" if none of them was timed."""
     times_s = {one.name: one.call_s.median for one in run.results if one.call_s and is_wanted(one.name)}
     return min(times_s, key=lambda name: times_s[name], default="")
 

@@ -1,4 +1,4 @@
-"""The benchmark of many models: one file a model and batch, written as soon as it is done, and a summary of all."""
+"""The benchmark of many models: one file for each model and batch, written as soon as it is done, and a summary of all."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SPEEDUPS, SCORES = "speedup.svg", "scores.svg"
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to run, and where the results go."""
+    """A request for many benchmarks, and the folder for their results."""
 
     folder: Path
     against: tuple[str, ...]
-    """Contenders beside the hub."""
+    """Contenders in addition to the hub."""
     models: tuple[str, ...] = tuple(zoo.MODELS)
     batches: int = 2
-    """Batch sizes of each model, 1 or 2."""
+    """Number of batch sizes of each model, 1 or 2."""
     rounds: int = ROUNDS
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options for the hub."""
     small: bool = False
     resume: bool = False
-    """True leaves out what is there already, from the same versions, machine and request."""
+    """True skips results that already exist, from the same versions, machine and request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Job:
 
     @property
     def filename(self) -> str:
-        """Name of its file of results: "bert-b4.json"."""
+        """The name of its results file: "bert-b4.json"."""
         return f"{self.model}-b{self.batch}.json"
 
 
 def sweep(wanted: Sweep, say: Callable[[str], None]) -> Summary:
-    """Run what is to be run, write everything, and return the summary of all files in the folder.
+    """Run the requested benchmarks, write everything, and return the summary of all files in the folder.
 
-    `say` hears one line about each benchmark. Raises HubError for unknown names before anything runs.
+    `say` is called with one line about each benchmark. Raise HubError for unknown names before anything runs.
     """
     jobs = jobs_of(wanted)
     wanted.folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def sweep(wanted: Sweep, say: Callable[[str], None]) -> Summary:
 
 
 def jobs_of(wanted: Sweep) -> tuple[Job, ...]:
-    """Return every benchmark in order: all models at their own batch, then at the second. Raises HubError."""
+    """Return every benchmark: all models at their own batch, then at the second. Raise HubError for unknown names."""
     recipes = {name: zoo.recipe_of(name) for name in wanted.models}
     return tuple(
         Job(name, recipe.batches[position]) for position in range(wanted.batches) for name, recipe in recipes.items()
@@ -85,7 +85,7 @@ def jobs_of(wanted: Sweep) -> tuple[Job, ...]:
 
 
 def command_of(job: Job, wanted: Sweep) -> tuple[str, ...]:
-    """Return the command that repeats one benchmark, which is also what tells whether a file answers this request."""
+    """Return the command that repeats one benchmark; it also determines whether a file answers this request."""
     small = ("--small",) if wanted.small else ()
     against, rounds = ",".join(wanted.against), str(wanted.rounds)
     fixed = ("--batch", str(job.batch), "--against", against, "--rounds", rounds, "--fresh", *small)
@@ -93,7 +93,7 @@ def command_of(job: Job, wanted: Sweep) -> tuple[str, ...]:
 
 
 def flags_of(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return options of the hub as flags of its commands."""
+    """Return options of the hub as command-line flags."""
     own = (part for key, value in given.items() if "." in key for part in ("--set", f"{key}={value}"))
     rest = {key: value for key, value in given.items() if "." not in key}
     return (*(part for key, value in rest.items() for part in _flag(f"--{key.removesuffix('_s')}", value)), *own)
@@ -123,7 +123,7 @@ def _run(job: Job, wanted: Sweep) -> Benchmark:
 
 
 def _is_done(job: Job, wanted: Sweep) -> bool:
-    """Return whether there is a result of the same request, sources, versions and machine, with the hub's own time."""
+    """Return whether a result of the same request, sources, versions and machine exists, with the hub's own time."""
     found = read(wanted.folder / job.filename) if wanted.resume else None
     if found is None:
         return False
@@ -134,7 +134,7 @@ def _is_done(job: Job, wanted: Sweep) -> bool:
 
 
 def read(path: Path) -> Benchmark | None:
-    """Return a benchmark from its file; None where there is none, or one of another format."""
+    """Return a benchmark from its file; None if there is none, or if it has another format."""
     try:
         found = Benchmark.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
@@ -143,7 +143,7 @@ def read(path: Path) -> Benchmark | None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a run may be stopped at any time."""
+    """Write a file atomically: a run may be stopped at any time."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
@@ -157,7 +157,7 @@ def runs_in(folder: Path) -> tuple[Benchmark, ...]:
 
 
 def write_summary(folder: Path) -> Summary:
-    """Write table, figures and summary of all benchmarks in a folder, and return the summary. Raises HubError for none."""
+    """Write table, figures and summary of all benchmarks in a folder; return the summary. Raise HubError for none."""
     runs = runs_in(folder)
     if not runs:
         raise HubError(f"no results in {folder}", hint="run `hub bench --zoo` first, without stopping the first model")
@@ -192,7 +192,7 @@ def _outcome(run: Benchmark) -> str:
 
 
 def _left(spent_s: float, done: int, total: int) -> str:
-    """Return how long the rest may take, as if it went on as before."""
+    """Return the estimated remaining time, extrapolated from the time spent so far."""
     if done == total:
         return f"all done in {_hours(spent_s)}"
     return f"{_hours(spent_s)} so far, about {_hours(spent_s / done * (total - done))} left"

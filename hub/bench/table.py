@@ -54,7 +54,7 @@ def _cells(one: Result) -> tuple[str, ...]:
 
 
 def _aside(one: Result) -> str:
-    """What there is to say of a contender that was not timed and did not fail."""
+    """Return a remark on a contender that was not timed and did not fail."""
     if one.failure or one.call_s is not None:
         return ""
     if one.same_as:
@@ -63,7 +63,7 @@ def _aside(one: Result) -> str:
 
 
 def _shares(run: Benchmark) -> list[str]:
-    """Return what isolation and verification cost a cold compilation, beside what is asked of them."""
+    """Return what isolation and verification cost a cold compilation, with the goals for them."""
     isolation, verification = run.isolation_share, run.verification_share
     lines: list[str] = []
     if isolation is not None:

@@ -1,4 +1,4 @@
-"""A whole benchmark: contenders, race, ranking, and the facts that one needs to read the numbers."""
+"""A whole benchmark: contenders, race, ranking, and the facts needed to interpret the numbers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def benchmark(
 ) -> Benchmark:
     """Return the times of the hub and of the contenders named in `against`; None means eager and every available peer.
 
-    `model` is a built-in name, `package.module:factory` or `file.py:factory`; `options` are for the hub, except `threads`
-    and `accuracy`, which hold for all; `fresh` lets everybody begin with empty caches, unless an option names the hub's;
-    `command` is what the result says it was made by. Raises HubError for unknown names.
+    `model` is a built-in name, `package.module:factory` or `file.py:factory`. `options` are for the hub, except `threads`
+    and `accuracy`, which apply to all contenders. With `fresh`, all begin with empty caches, unless an option names the
+    hub's cache. `command` is recorded in the result as the command that produced it. Raise HubError for unknown names.
     """
     chosen = resolve(options, os.environ, Path.cwd())
     given = dict(options or {})

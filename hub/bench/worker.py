@@ -1,4 +1,4 @@
-"""The process of one contender: builds the model, checks the numbers, and times blocks of calls on request.
+"""The process of one contender: builds the model, checks its numbers, and times blocks of calls on request.
 
 Between requests it waits on its pipe, so that it takes no core from the contender whose turn it is.
 """
@@ -25,14 +25,14 @@ from hub.report.numbers import count
 from hub.workers.channel import serve
 
 _SETTLE_S = 300.0
-"""Seconds in which what was left to verify after the first answer is done."""
+"""Longest time in seconds for the verification that remains after the first answer."""
 _WARM_S = 0.3
-"""Seconds of calls before anything counts."""
+"""Seconds of warm-up calls that do not count."""
 
 
 _call: Callable[[], Any] | None = None
 _awaited: tuple[torch.device, ...] = ()
-"""Accelerators that the model computes on, which each call has to be waited for."""
+"""Accelerators that the model computes on, with which each call has to synchronise."""
 
 
 def prepare(
@@ -44,9 +44,9 @@ def prepare(
     small: bool,
     allowed: float,
 ) -> Prepared:
-    """Build the model and the contender, and compare one result with eager's. Raises whatever they raise.
+    """Build the model and the contender, and compare one result with eager's. Propagate their exceptions.
 
-    Where the result is off by more than `allowed` of the largest value, times it at once, for the error-aware score.
+    If the result is off by more than `allowed` of the largest value, time it at once, for the error-aware score.
     """
     global _call, _awaited
     torch.set_grad_enabled(False)
@@ -63,7 +63,7 @@ def prepare(
     wait_for(_awaited)
     first_call_s = time.perf_counter() - began_s
     if built.compiled is not None and contender.is_timed:
-        wait(built.compiled, _SETTLE_S)  # until then, a check of inputs may stand before what is timed
+        wait(built.compiled, _SETTLE_S)  # until then, a check of inputs may run before what is timed
     apart = difference(found, reference)
     time_call(_call, _WARM_S, awaited=_awaited)
     plans = () if built.compiled is None else captured_plans(built.compiled)
@@ -85,7 +85,7 @@ def prepare(
 
 
 def block(at_least_s: float) -> Block:
-    """Time calls for `at_least_s` seconds, after one that is not counted."""
+    """Time calls for at least `at_least_s` seconds, after one call that does not count."""
     assert _call is not None, "prepare comes first"
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     samples_s = time_call(_call, at_least_s, warmup=1, awaited=_awaited).samples_s
@@ -93,7 +93,7 @@ def block(at_least_s: float) -> Block:
 
 
 def _summary(plan: Plan) -> str:
-    """Return what runs, and why what did not: a contender that fell back must not look as if it had been that slow."""
+    """Return what runs, and why other plans do not: a fallback must not look as if the contender had been that slow."""
     failed = [f"{event.backend}: {event.message}" for event in plan.events if event.kind in TROUBLE]
     text = f"{plan.graph}: {count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends)}, {plan.decided_by}"
     return "; ".join((text, *(message.splitlines()[0][:200] for message in failed[:2])))
@@ -106,7 +106,7 @@ def _described(value: Any) -> str:
 
 
 def _peak_bytes() -> int | None:
-    """From /proc, not from getrusage, whose maximum a process inherits from the one that started it."""
+    """Return the peak memory from /proc; getrusage's maximum is inherited from the parent process."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""The commands. Nothing heavy is imported before a command runs: `hub --help` has to answer at once."""
+"""The commands. Nothing heavy is imported before a command runs: `hub --help` must answer immediately."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app = typer.Typer(
     cls=WithPlugins,
     help="Let every installed compiler bid for pieces of a PyTorch model, and run the cheapest proven plan.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help comes in half the time of boxes
+    rich_markup_mode=None,  # plain help renders in half the time of boxes
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -28,7 +28,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def _check_name(model: str) -> None:
-    """Raise HubError for a misspelt name before seconds go into importing torch."""
+    """Raise HubError for a misspelt name before spending seconds on importing torch."""
     from hub.bench.models import check_name
 
     check_name(model)
@@ -40,7 +40,7 @@ def hub(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Take the flags that stand before a command."""
+    """Handle the options that precede a command."""
 
 
 cache = typer.Typer(
@@ -56,7 +56,7 @@ CacheDir = Annotated[str | None, typer.Option("--cache-dir", metavar="FOLDER", h
 @cache.command("ls")
 @command
 def list_cache(*, json: Json = False, cache_dir: CacheDir = None) -> None:
-    """List what is kept, least recently used first, and the failures that are remembered."""
+    """List cache entries, least recently used first, and recorded failures."""
     from hub.cli.cache import print_kept
 
     print_kept(given_options({"cache_dir": cache_dir}), as_json=json)
@@ -70,7 +70,7 @@ def verify_cache(
     repair: Annotated[bool, typer.Option("--repair", help="Remove what is broken.")] = False,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Read every byte and name what is broken (exit 1 where something stays so)."""
+    """Read every byte of the cache and report corrupt entries (exit 1 if any remain)."""
     from hub.cli.cache import print_broken
 
     print_broken(given_options({"cache_dir": cache_dir}), as_json=json, repair=repair)
@@ -84,7 +84,7 @@ def prune_cache(
     cache_gb: Annotated[str | None, typer.Option("--cache-gb", metavar="GB", help="Size to come down to.")] = None,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Remove what was used least recently, and what killed processes left behind."""
+    """Remove the least recently used entries, and files left behind by killed processes."""
     from hub.cli.cache import print_pruned
 
     print_pruned(given_options({"cache_dir": cache_dir, "cache_gb": cache_gb}), as_json=json)
@@ -99,7 +99,7 @@ def clear_cache(
     tuning: Annotated[bool, typer.Option("--tuning", help="Remove tuned kernels too: hours of `hub tune`.")] = False,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Remove everything: executables, plans, measurements, remembered failures. Tuned kernels stay without --tuning."""
+    """Remove all executables, plans, measurements and recorded failures; keep tuned kernels unless --tuning is given."""
     from hub.cli.cache import clear_and_print
 
     clear_and_print(given_options({"cache_dir": cache_dir}), as_json=json, is_sure=yes, with_tuning=tuning)
@@ -113,7 +113,7 @@ def forget_failures(
     json: Json = False,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Forget remembered failures, so that what failed is tried again."""
+    """Forget recorded failures, so that what failed is tried again."""
     from hub.cli.cache import forget_and_print
 
     forget_and_print(backend, given_options({"cache_dir": cache_dir}), as_json=json)
@@ -128,7 +128,7 @@ def list_backends(
         bool, typer.Option("--probe", help="Run a program of one operator with each, in a child process.")
     ] = False,
 ) -> None:
-    """Return what is installed, and what mends the rest."""
+    """List installed backends, and how to fix those that are unavailable."""
     from hub.cli.backends import print_backends
 
     print_backends(as_json=json, probe=probe)
@@ -145,9 +145,9 @@ def check_plugin(
         float | None, typer.Option("--limit", metavar="SECONDS", help="Longest time for one operator or step.")
     ] = None,
 ) -> None:
-    """Check that a backend keeps its promises, each in a process that may crash.
+    """Check that a backend keeps its promises, each in a subprocess that may crash.
 
-    Exit status: 0, or 1 where it broke one.
+    Exit status: 0, or 1 if a check failed.
     """
     from hub.cli.check_plugin import print_check
 
@@ -165,7 +165,7 @@ def doctor(
         str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Where measurements and executables are kept.")
     ] = None,
 ) -> None:
-    """Check the installation, and measure once what this machine can do."""
+    """Check the installation, and measure the performance of this machine once."""
     from hub.cli.doctor import print_health
 
     print_health(given_options({"threads": threads, "cache_dir": cache_dir}), as_json=json, measure=measure)
@@ -175,7 +175,7 @@ def doctor(
 @command
 @with_options
 def explain(*, model: ModelName, batch: Batch = None, json: Json = False, given: dict[str, object]) -> None:
-    """Plan a model without running it, and say why."""
+    """Plan a model without running it, and explain the plan."""
     _check_name(model)
     from hub.cli.plans import print_explanation
 
@@ -186,7 +186,7 @@ def explain(*, model: ModelName, batch: Batch = None, json: Json = False, given:
 @command
 @with_options
 def run(*, model: ModelName, batch: Batch = None, json: Json = False, given: dict[str, object]) -> None:
-    """Run a model through the hub, and compare with eager."""
+    """Run a model through the hub, and compare its output with eager."""
     _check_name(model)
     from hub.cli.plans import print_run
 
@@ -207,9 +207,9 @@ def plan(
     json: Json = False,
     given: dict[str, object],
 ) -> None:
-    """Make a plan file without compiling, show one, or compare two.
+    """Write a plan file without compiling, show one, or compare two.
 
-    hub plan MODEL -o plan.json, hub plan --show plan.json, hub plan diff a.json b.json (exit 1 where they differ)
+    hub plan MODEL -o plan.json, hub plan --show plan.json, hub plan diff a.json b.json (exit 1 if they differ)
     """
     from hub.cli.plan import do_plan
 
@@ -222,7 +222,7 @@ def plan(
 def tune(
     *, model: ModelName, output: Output = None, batch: Batch = None, json: Json = False, given: dict[str, object]
 ) -> None:
-    """Look long for a model's best plan, and keep it."""
+    """Search longer for a model's best plan, and save it."""
     _check_name(model)
     from hub.cli.tune import print_tuning
 
@@ -258,7 +258,7 @@ def bench(
     small: Annotated[bool, typer.Option("--small", help="Tiny built-in models, to see that everything works.")] = False,
     given: dict[str, object],
 ) -> None:
-    """Time a model, or the whole zoo, against every compiler's own API.
+    """Benchmark a model, or the whole zoo, against every compiler's own API.
 
     Each contender runs in its own process; blocks of calls are interleaved.
     """

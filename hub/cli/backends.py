@@ -16,7 +16,7 @@ _HEADERS = ("backend", "version", "library", "devices", "dtypes", "operators", "
 
 
 def print_backends(*, as_json: bool, probe: bool) -> None:
-    """Print every registered backend, as JSON or as a table with what is wrong, or worth knowing, below it."""
+    """Print every registered backend, as JSON or as a table followed by problems and remarks."""
     listed = list_backends(probe=probe)
     if as_json:
         typer.echo(json.dumps([asdict(backend) for backend in listed], indent=2))

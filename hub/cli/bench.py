@@ -26,7 +26,7 @@ _STANDARD_OUTPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class CommonFlags:
-    """Flags that one model and the zoo share."""
+    """Flags shared by single-model runs and the zoo."""
 
     against: str | None
     rounds: int
@@ -41,7 +41,7 @@ class CommonFlags:
 
 @dataclass(frozen=True, slots=True)
 class ZooFlags:
-    """Flags of `--zoo`, and those of one model that have no place beside it."""
+    """Flags of `--zoo`, and the single-model flags that do not apply to it."""
 
     model: str | None
     models: str | None
@@ -53,7 +53,7 @@ class ZooFlags:
 
 
 def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: str | None) -> None:
-    """Run the benchmark, print the table, and write JSON where asked. Raises HubError if nobody could run."""
+    """Run the benchmark, print the table, and write JSON if requested. Raise HubError if no contender could run."""
     if model is None:
         raise OptionError("no model was named", hint="`hub bench MODEL`, or `hub bench --zoo` for all built-in ones")
     _check_place(json)
@@ -79,13 +79,16 @@ def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: 
 
 
 def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
-    """Benchmark built-in models, a line each on standard error, and print how the goals were met. Raises HubError."""
+    """Benchmark built-in models and print how far the goals were met. Raise HubError on failure.
+
+    Each model adds one line on standard error.
+    """
     for name, value in (("MODEL", wanted.model), ("--batch", wanted.batch), ("--json", wanted.json)):
         if value is not None:
             raise OptionError(f"{name} has no place beside --zoo", hint="see --models, --batches and --output")
     models = tuple(zoo.MODELS) if wanted.models is None else _names(wanted.models)
     names = _against(flags, zoo_names)
-    contenders(names)  # a misspelt name is told before anything runs
+    contenders(names)  # reports a misspelt name before anything runs
     found = sweep(
         Sweep(
             Path(wanted.output),
@@ -104,9 +107,10 @@ def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
 
 
 def print_cold(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> None:
-    """Start one model, or built-in ones, with empty caches, and print what each wait was. Raise HubError.
+    """Start one model, or the built-in ones, with empty caches, and print what each wait consisted of.
 
-    Of several models, those that cannot run are told on standard error, and the others go on.
+    Raise HubError if the model cannot run. Of several models, those that cannot run are reported on standard error, and
+    the others continue.
     """
     models = _cold_models(flags, wanted, is_zoo=is_zoo)
     _check_place(wanted.json)
@@ -133,7 +137,7 @@ def print_cold(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> None:
 
 
 def _cold_models(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> tuple[str, ...]:
-    """Return the models of a cold start. Raise OptionError for flags that mean nothing to one."""
+    """Return the models of a cold start. Raise OptionError for flags that do not apply to one."""
     others = {"--against": flags.against is not None, "--alone": flags.alone, "--ablation": flags.ablation}
     others |= {"--warm": flags.warm, "--isolation": flags.isolation, "--resume": wanted.resume}
     others |= {"MODEL": is_zoo and wanted.model is not None, "--models": not is_zoo and wanted.models is not None}
@@ -151,7 +155,7 @@ def _cold_models(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> tuple
 
 
 def _against(flags: CommonFlags, usual: Callable[[], Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of those who compete beside the hub: the usual ones, or those that were named, and more."""
+    """Return the contenders that run next to the hub: the default ones or the named ones, and any added by flags."""
     named = usual() if flags.against is None else _names(flags.against)
     more = more_names(alone=flags.alone, ablation=flags.ablation, warm=flags.warm, isolation=flags.isolation)
     return (*named, *more)
@@ -162,6 +166,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _check_place(json: str | None) -> None:
-    """Raise HubError, before minutes of timing, if the folder of the JSON file is not there."""
+    """Raise HubError, before minutes of timing, if the folder of the JSON file does not exist."""
     if json not in (None, _STANDARD_OUTPUT) and not Path(json).parent.is_dir():
         raise HubError(f"there is no folder {Path(json).parent} for {json}")

@@ -39,14 +39,14 @@ from hub.report.columns import columns
 from hub.report.numbers import count, names_text
 
 _BROKEN = 1
-"""Exit status where something broken is left."""
+"""Exit status if corrupt entries remain."""
 _SHOWN_KEY = 12
-"""Letters of a key that are enough to tell it from others."""
+"""Digits of a key that suffice to identify it."""
 _AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what a cache holds. Raises HubError."""
+    """Print the contents of a cache. Raise HubError on failure."""
     options = _options(given)
     root = _trusted(options)
     kept, failures, imports = list_kept(root), _failures(root), read_imports(root)
@@ -67,7 +67,7 @@ def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> None:
-    """Print what must not be used and end with status 1 if some of it stays. Raises HubError."""
+    """Print corrupt entries, and exit with status 1 if any remain. Raise HubError on failure."""
     root = _options(given).cache_root
     if root.exists() and (reason := distrust_root(root)):
         found: tuple[Broken, ...] = (Broken(root, reason),)
@@ -84,7 +84,10 @@ def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> No
 
 
 def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Bring a cache down to its size, whoever used it just now, and print what went. Raises HubError."""
+    """Shrink a cache to its size limit, including recently used entries, and print what was removed.
+
+    Raise HubError on failure.
+    """
     options = _options(given)
     root = _trusted(options)
     done = prune(root, options.cache_gb * 1e9, grace_s=0.0, aside_s=0.0)
@@ -106,9 +109,9 @@ def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool, with_tuning: bool) -> None:
-    """Empty a cache, after asking, and print what was freed. Raises HubError, and Abort where the answer is no.
+    """Empty a cache after confirmation, and print what was freed. Raise HubError on failure, Abort if the user declines.
 
-    What tuning found may have taken hours, so it goes only where that was asked for.
+    Tuning results may have taken hours, so they are removed only on request.
     """
     root = _trusted(_options(given))
     tuned = list_tuned(root)
@@ -132,9 +135,9 @@ def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool, w
 
 
 def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Forget failures, with the plans made after them, and print how many.
+    """Forget failures, together with the plans made after them, and print how many.
 
-    Raises HubError, for a backend that is neither installed nor remembered too.
+    Raise HubError on failure, also for a backend that is neither installed nor recorded.
     """
     root = _trusted(_options(given))
     if backend is not None:
@@ -164,7 +167,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
 
 def _trusted(options: Options) -> Path:
-    """Return the cache folder, which need not exist. Raises CacheError if others could have written what it holds."""
+    """Return the cache folder, which need not exist. Raise CacheError if other users could have written its contents."""
     root = options.cache_root
     if root.exists() and (reason := distrust_root(root)):
         raise CacheError(f"the cache folder is not used: {reason}")
@@ -173,7 +176,7 @@ def _trusted(options: Options) -> Path:
 
 @contextmanager
 def _measurements(root: Path) -> Generator[Measurements]:
-    """Return the measurements of a cache; what goes wrong with them is told on standard error."""
+    """Yield the measurements of a cache; problems with them are reported on standard error."""
     kept, note = Measurements.open(root)
     try:
         yield kept
@@ -211,7 +214,7 @@ def _broken_rows(root: Path, *, repair: bool) -> tuple[Broken, ...]:
     found = kept.find_broken(repair=repair)
     kept.close()
     path = root / DATABASE
-    set_aside = [Broken(path, note, is_removed=True)] if note else []  # opening it has set it aside
+    set_aside = [Broken(path, note, is_removed=True)] if note else []  # opening it has moved it aside
     return (*set_aside, *(Broken(path, f"{path}: {text}", is_removed=repair) for text in found))
 
 
@@ -235,7 +238,7 @@ def _what(item: Kept) -> str:
 
 
 def _rows_lines(root: Path) -> list[str]:
-    """Return how large the file of measurements is, and what was set aside of it."""
+    """Return the size of the measurements file, and what was moved aside from it."""
     facts = _rows_facts(root)
     if not facts["nbytes"] and not facts["aside"]:
         return []
@@ -250,7 +253,7 @@ def _rows_facts(root: Path) -> dict[str, Any]:
 
 
 def _tuning_lines(root: Path) -> list[str]:
-    """Return how much tuning has found, and what was put aside of it."""
+    """Return how much tuning has found and its size limit; nothing if there is none."""
     found = list_tuned(root)
     return ["", f"tuning: {_tuned_text(found)} of at most {_size(MOST_BYTES)}"] if found else []
 
@@ -263,7 +266,7 @@ def _tuning_facts(root: Path) -> dict[str, Any]:
 
 
 def _tuned_text(found: Sequence[Tuned]) -> str:
-    """Return what tuning found: "12 tuned kernels (tvm), 3.1 MB"."""
+    """Return what tuning found, as text: "12 tuned kernels (tvm), 3.1 MB"."""
     aside = sum(one.is_aside for one in found)
     kernels = f"{count(len(found) - aside, 'tuned kernel')} ({', '.join(_backends_of(found))})"
     more = f", {aside} set aside as damaged" if aside else ""
@@ -275,7 +278,7 @@ def _backends_of(found: Sequence[Tuned]) -> list[str]:
 
 
 def _import_lines(imports: KeptImports) -> list[str]:
-    """Say of how many plugins it is known what importing them does."""
+    """Return for how many plugins the effects of importing them are known."""
     if imports.problem:
         return ["", f"{imports.problem}: `hub cache verify --repair` removes it"]
     harmless = sum(not one.fault for one in imports.found.values())

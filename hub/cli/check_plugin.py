@@ -1,4 +1,4 @@
-"""`hub check-plugin`: runs the conformance suite on one backend and prints its score."""
+"""`hub check-plugin`: run the conformance suite on one backend and print its score."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hub.testing.conformance.suite import LIMIT_S, check_backend
 
 _STANDARD_OUTPUT = "-"
 _FAILED = 1
-"""Exit status where the backend broke a promise."""
+"""Exit status if the backend broke a promise."""
 
 
 def print_check(backend: str, *, only: str | None, json: str | None, limit_s: float | None) -> None:
-    """Print the score, write JSON where asked, and end with status 1 if anything failed. Raises HubError."""
+    """Print the score, write JSON if requested, and exit with status 1 if a check failed. Raise HubError on failure."""
     if json not in (None, _STANDARD_OUTPUT):
         check_folder(json)
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())

@@ -32,12 +32,12 @@ from hub.workers.profiling import measure_profile
 
 _COMPILERS = ("g++", "clang++", "c++", "cc")
 _UNHEALTHY = 1
-"""Exit status where a backend whose library is installed fails its probe."""
+"""Exit status if a backend whose library is installed fails its probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """What the cache folder holds."""
+    """Contents of the cache folder."""
 
     folder: str
     is_writable: bool
@@ -48,22 +48,22 @@ class CacheFacts:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What `hub doctor` found."""
+    """Findings of `hub doctor`."""
 
     hub: str
     python: str
     torch: str
     compiler: str
-    """Path and version of the C++ compiler; empty where there is none."""
+    """Path and version of the C++ compiler; empty if there is none."""
     settings_file: str
-    """The hub.toml in force; empty where there is none."""
+    """The hub.toml in effect; empty if there is none."""
     settings: Mapping[str, str]
-    """Where each setting that somebody gave comes from."""
+    """The source of each setting that was given explicitly."""
     threads: int
     cache: CacheFacts
     backends: tuple[ListedBackend, ...]
     profile: Profile | None
-    """None where none was ever measured and none was asked for."""
+    """None if no profile was ever measured and none was requested."""
 
     @property
     def is_healthy(self) -> bool:
@@ -72,7 +72,7 @@ class Health:
 
 
 def print_health(given: Mapping[str, Any], *, as_json: bool, measure: bool) -> None:
-    """Print what was found and end with status 1 if an installed backend fails its probe. Raises HubError."""
+    """Print the findings, and exit with status 1 if an installed backend fails its probe. Raise HubError on failure."""
     health = examine(resolve(given, os.environ, Path.cwd(), origin=ORIGIN), measure=measure)
     if as_json:
         typer.echo(json.dumps(asdict(health) | {"is_healthy": health.is_healthy}, indent=2))
@@ -84,7 +84,7 @@ def print_health(given: Mapping[str, Any], *, as_json: bool, measure: bool) -> N
 
 
 def examine(options: Options, *, measure: bool) -> Health:
-    """Probes every backend and, where asked, measures the machine and keeps its profile. Raises PluginError."""
+    """Probe every backend and, if requested, measure the machine and save its profile. Raise PluginError on failure."""
     threads = options.threads or torch.get_num_threads()
     progress = progress_for("doctor")
     try:
@@ -108,7 +108,7 @@ def examine(options: Options, *, measure: bool) -> Health:
 
 
 def _measure_and_keep(root: Path, threads: int, backends: Sequence[ListedBackend], progress: Progress) -> tuple[str, ...]:
-    """Measure the machine with the backends that work here; gives what the store of measurements complains of."""
+    """Measure the machine with the backends that work on it; return the complaints of the measurement store."""
     names = [backend.name for backend in backends if backend.probe == "passed"]
     progress.stage("measure", 1 + 2 * len(names) + len(names) * (len(names) - 1) // 2)
     profile = measure_profile(threads, names, progress.advance)
@@ -146,7 +146,7 @@ def _compiler() -> str:
 
 
 def health_lines(health: Health) -> list[str]:
-    """Return the text for one screen."""
+    """Return the report, one screen of text."""
     rows = [_backend_cells(backend) for backend in health.backends]
     return [
         *_heading(health),
@@ -201,7 +201,7 @@ def _per_mebibyte(bytes_s: float, times_moved: int) -> str:
 
 
 def _mixing_lines(profile: Profile) -> list[str]:
-    """Return a table: what a call of each backend costs by itself, and how much longer one takes beside each other one."""
+    """Return a table: the overhead of a call of each backend, and how much longer it takes next to each other backend."""
     if not profile.call_s:
         return []
     names = (*profile.call_s, "eager")

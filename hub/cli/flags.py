@@ -1,4 +1,4 @@
-"""Flags that several commands share, and the end of every command: a named error on standard error, or a clean stop."""
+"""Flags that several commands share, and how every command ends: a named error on standard error, or a clean exit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from hub.errors import HubError, OptionError
 
 ORIGIN = "the command line"
-"""What messages call settings that were given as flags."""
+"""Name in messages for settings given as flags."""
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A built-in name, package.module:factory, or file.py:factory.")
@@ -63,13 +63,13 @@ _OPTIONS: Mapping[str, Any] = {
     "set": Annotated[list[str] | None, _flag("--set", "BACKEND.KEY=VALUE", "A backend's own setting. Repeatable.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
 }
-"""Flag of each setting. Values stay text, so that a wrong one gives the same message as in a variable."""
+"""Flag of each setting. Values stay text, so that a wrong one gives the same message as in an environment variable."""
 
 _TRACEBACK = Annotated[bool, typer.Option("--traceback", help="Show where an error comes from.")]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with a flag `--traceback`: a HubError becomes one message and exit 2, Ctrl-C becomes exit 130."""
+    """Return the command with a `--traceback` flag: a HubError becomes one message and exit 2, Ctrl-C becomes exit 130."""
 
     def run(*, traceback: bool, **arguments: Any) -> None:
         try:
@@ -87,7 +87,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with a flag for each option of the hub; it is called with `given`, those that were set."""
+    """Return the command with a flag for each option of the hub; it is called with `given`, the flags that were set."""
 
     def run(**arguments: Any) -> None:
         flags = {key: arguments.pop(key) for key in _OPTIONS}
@@ -97,8 +97,8 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the explicit settings among the flags, read and checked against the other places. Raises HubError."""
-    import os  # late, as all that `--help` does without
+    """Return the settings given as flags, parsed and checked against the other sources. Raise HubError for invalid ones."""
+    import os  # late: `--help` does not need it
 
     from hub.config.options import parse_text, resolve
     from hub.plan_file import read_plans
@@ -111,12 +111,12 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     given |= own
     chosen = resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
     if "plan" in given and chosen.plan is not None:
-        read_plans(chosen.plan)  # a mistake in the file is told before a model is built
+        read_plans(chosen.plan)  # reports a mistake in the file before a model is built
     return given
 
 
 def own_settings(texts: Iterable[str]) -> Mapping[str, str]:
-    """Read "BACKEND.KEY=VALUE". Raises OptionError."""
+    """Parse "BACKEND.KEY=VALUE" texts. Raise OptionError for a malformed one."""
     pairs = [text.partition("=") for text in texts]
     for key, equals, _ in pairs:
         if not equals or not all(key.partition(".")):
@@ -130,7 +130,7 @@ def _signed(
     added: Mapping[str, tuple[Any, Any]],
     without: tuple[str, ...] = (),
 ) -> Callable[..., None]:
-    """Return `run` the signature of `function`, without some parameters and with others added: typer reads signatures."""
+    """Return `run` with the signature of `function`, minus some parameters and plus others: typer reads signatures."""
     kept = [item for item in inspect.signature(function, eval_str=True).parameters.values() if item.name not in without]
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

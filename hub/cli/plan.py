@@ -1,4 +1,4 @@
-"""`hub plan`: makes, shows and compares plan files."""
+"""`hub plan`: make, show and compare plan files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def do_plan(
     *,
     as_json: bool,
 ) -> None:
-    """Do what one of the three forms of `hub plan` asks for. Raises HubError; exits with 1 where plans differ."""
+    """Run one of the three forms of `hub plan`. Raise HubError on failure; exit with 1 if the plans differ."""
     if show is not None:
         _refuse_others(words=words, output=output, batch=batch, given=given)
         print_plans(read_plans(Path(show)), as_json=as_json)
@@ -48,7 +48,7 @@ def print_plans(plans: Sequence[Plan], *, as_json: bool) -> None:
 
     console = Console()
     for plan in plans:
-        console.print(plan_table(plan, width=console.width), crop=False)  # backends' own tables may be wide
+        console.print(plan_table(plan, width=console.width), crop=False)  # tables of backends may be wide
 
 
 def _refuse_others(**others: Any) -> None:
@@ -62,10 +62,10 @@ def _make(model: str, batch: int | None, given: Mapping[str, Any], output: str |
     check_name(model)
     if output is not None:
         check_place(Path(output))
-    from hub.frontend.explaining import explain  # imports torch, and so comes after the mistakes
+    from hub.frontend.explaining import explain  # imports torch, so only after the arguments are checked
 
     loaded = load_model(model, batch=batch)
-    # A plan that the environment or hub.toml names is the one to be made anew.
+    # A plan named by the environment or hub.toml is the one to be remade.
     plans: Sequence[Plan] = explain(loaded.module, *loaded.inputs, options={"plan": None, **given})
     print_plans(plans, as_json=as_json)
     if output is not None:

@@ -30,7 +30,7 @@ _TIMED_S = 1.0
 
 
 def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print the plans of a model, one for each captured graph, without running it. Raises HubError."""
+    """Print the plans of a model, one for each captured graph, without running it. Raise HubError on failure."""
     loaded = load_model(spec, batch=batch)
     plans: Sequence[Plan] = hub.explain(loaded.module, *loaded.inputs, options=given or None)
     if as_json:
@@ -41,7 +41,7 @@ def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *,
 
 
 def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Run a model through the hub and in eager, and print outputs, difference, time and plan. Raises HubError."""
+    """Run a model through the hub and in eager; print outputs, difference, time and plan. Raise HubError on failure."""
     loaded = load_model(spec, batch=batch)
     compiled = compiled_by_hub(loaded.module, given)
     with torch.no_grad():
@@ -99,4 +99,4 @@ def _plans_json(plans: Sequence[Plan]) -> str:
 def _show(plans: Sequence[Plan]) -> None:
     console = Console()
     for plan in plans:
-        console.print(plan_table(plan, width=console.width), crop=False)  # backends' own tables may be wide
+        console.print(plan_table(plan, width=console.width), crop=False)  # tables of backends may be wide

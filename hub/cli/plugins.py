@@ -1,4 +1,4 @@
-"""Commands that plugins bring: `hub NAME ...`, from the entry-point group `hub.commands`."""
+"""Commands provided by plugins: `hub NAME ...`, from the entry-point group `hub.commands`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ GROUP = "hub.commands"
 
 
 class WithPlugins(TyperGroup):
-    """The hub's commands, and those of plugins behind them. A plugin's module is imported only when its command runs."""
+    """The hub's commands, followed by those of plugins. A plugin's module is imported only when its command runs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names for `hub --help`."""
+        """Return the command names for `hub --help`."""
         own = super().list_commands(ctx)
         return [*own, *(name for name in _points() if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or a stand-in that says whose it is."""
+        """Return a command, or a placeholder that names the plugin it comes from."""
         own = super().get_command(ctx, cmd_name)
         point = _points().get(cmd_name)
         if own is not None or point is None:
@@ -31,7 +31,7 @@ class WithPlugins(TyperGroup):
         return TyperCommand(cmd_name, help=f"Commands of {point.dist.name if point.dist else point.value}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is to run. Ends with a named error where a plugin's cannot be loaded."""
+        """Return the command to run. Exit with a named error if a plugin's command cannot be loaded."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or super().get_command(ctx, name) is not None:
             return name, command, rest
@@ -46,7 +46,7 @@ def _loaded(name: str) -> Any:
     try:
         found = _points()[name].load()
         command = typer.main.get_command(cast("typer.Typer", found))
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
         raise _ended(PluginLoadError(f"the command {name!r} cannot be loaded: {text_of(error)}", backend=name)) from None
     run = command.invoke
 
@@ -56,7 +56,7 @@ def _loaded(name: str) -> Any:
         except HubError as error:
             raise _ended(error) from None
 
-    command.invoke = invoke  # named errors end plugins' commands as they end the hub's own
+    command.invoke = invoke  # named errors end plugins' commands in the same way as the hub's own
     return command
 
 

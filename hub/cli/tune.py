@@ -1,4 +1,4 @@
-"""`hub tune`: looks long for the best plan of a model, and keeps it."""
+"""`hub tune`: search longer for the best plan of a model, and save it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hub.report.numbers import duration
 from hub.report.progress import progress_for
 
 SEARCH_SHARE = 0.8
-"""Share of the budget in which backends search for code; the rest is for planning with what they found."""
+"""Share of the budget in which backends search for code; the rest is for planning with the results."""
 
 
 def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output: str | None, *, as_json: bool) -> None:
-    """Run a model through the hub under `tune="full"`, and print its plans and where they are kept. Raises HubError."""
+    """Run a model with `tune="full"`; print its plans and where they are saved. Raise HubError on failure."""
     wanted = _tuning(given)
     if output is not None:
         check_place(Path(output))
@@ -57,7 +57,7 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
 
 
 def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a tuning run: full effort, and neither a plan file nor a kept plan to replay."""
+    """Return the options of a tuning run: full effort, and no plan file or saved plan to replay."""
     if given.get("tune", "full") != "full":
         raise OptionError(
             f"`hub tune` tunes fully, not {given['tune']!r}", hint="leave --tune out; --budget limits the time"
@@ -68,7 +68,7 @@ def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _searched(spec: str, loaded: LoadedModel, wanted: Mapping[str, Any]) -> tuple[str, ...]:
-    """Have backends that search for code, and were asked for by name, do so in most of the time; says what they found."""
+    """Run the code search of each backend requested by name, within its share of the budget; return what they found."""
     options = resolve(wanted, os.environ, Path.cwd())
     progress = progress_for(spec)
     names = tuning_backends(options)
@@ -81,7 +81,7 @@ def _searched(spec: str, loaded: LoadedModel, wanted: Mapping[str, Any]) -> tupl
 
 
 def _left(wanted: Mapping[str, Any], searched: Sequence[str], spent_s: float) -> Mapping[str, Any]:
-    """Return the options with what is left of the budget, where some of it was spent."""
+    """Return the options with the remaining budget, if some of it was spent."""
     if not searched:
         return wanted
     budget_s = resolve(wanted, os.environ, Path.cwd()).budget_s

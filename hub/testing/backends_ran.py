@@ -1,8 +1,9 @@
-"""A pytest plugin (`-p hub.testing.backends_ran`): tests named after a backend fail, together, where it ran too little.
+"""A pytest plugin (`-p hub.testing.backends_ran`) that fails the session if a backend ran in too few of its tests.
 
-A backend that refuses everything fails no comparison: eager is compared with eager. So plans are observed in every test
-that has a backend's name among its parameters, and at the end each backend must have run in a share of each module's tests:
-`BACKENDS_RAN` of the module, or `MIN_SHARE`. Counted by the process that collects reports, whichever worker ran what.
+A backend that refuses everything fails no comparison: eager is compared with eager. Therefore plans are observed in every
+test with a backend's name among its parameters, and at the end each backend must have run in a share of each module's
+tests: the module's `BACKENDS_RAN`, or `MIN_SHARE`. The process that collects reports does the counting, whichever worker
+ran which test.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 MIN_SHARE = 0.5
-"""Share of a module's tests in which a backend must run at least one cluster, where the module states no other."""
+"""Share of a module's tests in which a backend must run at least one cluster, unless the module states another."""
 MIN_TESTS = 4
-"""Tests of one module and backend below which a share means nothing, but that there is none."""
+"""Number of tests of one module and backend below which no share is required: it would mean little."""
 STATED = "BACKENDS_RAN"
 """Name of a module's own share: a number, or one for each backend by name."""
 _PROPERTY = "hub-backend-ran"
@@ -27,7 +28,7 @@ _PROPERTY = "hub-backend-ran"
 
 @dataclass(slots=True)
 class Tally:
-    """What the tests of one module ran on one backend."""
+    """Counts for the tests of one module on one backend."""
 
     module: str
     backend: str
@@ -37,14 +38,14 @@ class Tally:
 
     @property
     def complaint(self) -> str:
-        """Return what is wrong, or "" where the backend ran often enough or too few tests were run to know."""
+        """Return what is wrong, or "" if the backend ran often enough or too few tests were run to judge."""
         if self.n_tests < MIN_TESTS or self.n_ran >= self.share * self.n_tests:
             return ""
         return f"{self.module}: {self.backend} ran in {self.n_ran} of {self.n_tests} tests, {self.share:.0%} expected"
 
 
 class Tallies:
-    """Collects what tests report, and fails the session where a backend ran too little."""
+    """A plugin that collects what tests report, and fails the session if a backend ran too rarely."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Tally] = {}
@@ -55,7 +56,7 @@ class Tallies:
         return [text for _, tally in sorted(self._found.items()) if (text := tally.complaint)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count one test, when it has ended."""
+        """Count one test when it has ended."""
         if report.when != "teardown":
             return
         module = report.nodeid.partition("::")[0]
@@ -68,12 +69,12 @@ class Tallies:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a session that has passed so far."""
+        """Fail a session that has passed so far if there are complaints."""
         if self.complaints and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Show which backend ran too little, and where."""
+        """Show which backend ran too rarely, and where."""
         if complaints := self.complaints:
             terminalreporter.section("backends that ran too little", red=True)
             for text in complaints:
@@ -81,13 +82,13 @@ class Tallies:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count in the process that collects reports, and not in workers of pytest-xdist."""
+    """Register the counter in the process that collects reports, not in workers of pytest-xdist."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tallies(), "hub-backends-ran")
 
 
 def note(request: pytest.FixtureRequest, backend: str, *, has_run: bool) -> None:
-    """Report that a backend did or did not run in a test: for tests that do not go through `torch.compile`."""
+    """Report whether a backend ran in a test, for tests that do not go through `torch.compile`."""
     module: Any = cast("Any", request).module
     stated: Any = getattr(module, STATED, MIN_SHARE)
     share: float = stated.get(backend, MIN_SHARE) if hasattr(stated, "get") else stated
@@ -114,7 +115,7 @@ def _backends_ran(request: pytest.FixtureRequest) -> Iterator[None]:
             seen.append(frozenset(cluster.backend for cluster in facts["plan"].clusters if cluster.nodes))
         observe(registry, hook, **facts)
 
-    with pytest.MonkeyPatch.context() as patch:  # the fixture's would go on beyond those of a user's conftest.py
+    with pytest.MonkeyPatch.context() as patch:  # the fixture's would outlive those of a user's conftest.py
         patch.setattr(compiled, "observe", observed)
         yield
     for name in sorted(names) if seen else ():

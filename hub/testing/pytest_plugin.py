@@ -1,6 +1,6 @@
 """The conformance suite under pytest: `pytest --hub-backend NAME`. Without the option this plugin does nothing.
 
-pytest loads it wherever the hub is installed, so it imports nothing until the option is given.
+pytest loads it in every environment that has the hub, so it imports nothing until the option is given.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PACKAGE = "hub-package"
 _PLACE = "hub-place"
 
 
-class BrokenPromise(Exception):  # noqa: N818 - what a report shows, and no error of the suite
-    """What a backend did wrong, in words."""
+class BrokenPromise(Exception):  # noqa: N818 - shown in reports; not an error of the suite
+    """A promise that a backend broke, in words."""
 
 
 class ConformanceItem(pytest.Item):
@@ -52,25 +52,25 @@ class ConformanceItem(pytest.Item):
             pytest.skip("; ".join(dict.fromkeys(finding.reason for finding in findings)) or "nothing to look at")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show what was broken, and no traceback through the suite."""
+        """Show what was broken, without a traceback through the suite."""
         if isinstance(excinfo.value, BrokenPromise):
             return f"backend {self._suite.backend}, {self._step.subject}\n{excinfo.value}"
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, None, str]:
-        """Return the name under which reports show this."""
+        """Return the name of this item in reports."""
         return self.path, None, f"{self._step.examination}: {self._step.subject}"
 
 
 class ConformanceCollector(pytest.Collector):
-    """Everything that there is to examine about one backend."""
+    """The collector of all subjects to examine for one backend."""
 
     def __init__(self, *, suite: Suite, **node: Any) -> None:
         super().__init__(**node)
         self._suite = suite
 
     def collect(self) -> Iterator[ConformanceItem]:
-        """Return an item a subject."""
+        """Yield an item for each subject."""
         for place, step in enumerate(self._suite.steps()):
             name = f"{step.examination}::{step.subject}"
             yield ConformanceItem.from_parent(  # pyright: ignore[reportUnknownMemberType] - pytest's signature has no annotations
@@ -79,19 +79,19 @@ class ConformanceCollector(pytest.Collector):
 
 
 class Conformance:
-    """Brings the suite into one pytest session."""
+    """The suite in one pytest session."""
 
     def __init__(self, suite: Suite, json: str | None) -> None:
-        """`json` is the file to which the score is written; None for none."""
+        """Take the suite; `json` is the file to which the score is written, None for none."""
         self._suite = suite
         self._json = json
         self._package = ""
         self._found: dict[int, Any] = {}
-        """What each step found, by its place among the steps."""
+        """Findings of each step, by its position among the steps."""
 
-    @pytest.hookimpl(tryfirst=True)  # before -k and -m choose
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m deselect
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Add the suite to whatever else was collected. Raises UsageError if there is no such backend."""
+        """Add the suite to the collected tests. Raise UsageError if there is no such backend."""
         from hub.errors import HubError
 
         collector = ConformanceCollector.from_parent(  # pyright: ignore[reportUnknownMemberType] - pytest's signature has no annotations
@@ -107,14 +107,14 @@ class Conformance:
         self._suite.close()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what a step found out. Under xdist other processes examine, and only their reports come here."""
+        """Record the findings of a step. Under xdist other processes examine, and only their reports arrive here."""
         facts = dict(report.user_properties)
         if report.when == "call" and _PROPERTY in facts:
             self._package = str(facts[_PACKAGE])
             self._found[cast("int", facts[_PLACE])] = facts[_PROPERTY]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the score as JSON where asked, in the process that leads."""
+        """Write the score as JSON if requested, in the leading process."""
         is_ended = exitstatus not in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
         if self._json is not None and is_ended and not hasattr(session.config, "workerinput"):
             from hub.testing.conformance.score import write_score
@@ -132,7 +132,7 @@ class Conformance:
             terminalreporter.write_line(line)
 
     def _score(self) -> Score:
-        """Return the score of what was examined, in the suite's order: under xdist reports come in any order."""
+        """Return the score of what was examined, in the suite's order: under xdist reports arrive in any order."""
         from hub.plugin.entry import installed_version
         from hub.testing.conformance.finding import Finding, Verdict
         from hub.testing.conformance.score import Score
@@ -154,7 +154,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin the suite where the option is given. Then only tests that are named run beside it."""
+    """Register the suite if the option is given. Then only explicitly named tests run in addition to it."""
     backend, json = config.getoption("--hub-backend"), config.getoption("--hub-json")
     if backend is None:
         if json is not None:

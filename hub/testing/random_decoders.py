@@ -1,8 +1,8 @@
-"""Random decoders whose caches grow, are cropped, reordered and cut between calls, each call compared with eager.
+"""Random decoders whose caches are grown, cropped, reordered and sliced between calls, each call compared with eager.
 
-Decoder number N is always the same one: its sizes, dtype, layout of caches, masks and heads, and the calls through which
-it is taken, up and down in length, follow from the number. The caches that a call gets are those that eager made of the one
-before, with its strides: views where the caller cut them.
+Decoder number N is always the same: its sizes, dtype, cache layout, masks and heads follow from the number, and so do the
+calls, with growing and shrinking lengths. The caches passed to a call are those that eager returned from the previous call,
+with the same strides: views if the caller sliced them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 EAGER_FACTOR = 4.0
-"""How many times eager's own error is free."""
+"""Allowed error as a multiple of eager's own."""
 ULPS = 32.0
-"""Roundings of the largest value that are free: of the widest dtype's sums, and of bfloat16's and float16's results."""
+"""Allowed roundings of the largest value: of the widest dtype's sums, and of bfloat16's and float16's results."""
 VOCABULARY = 24
 
 Cache = tuple[torch.Tensor, torch.Tensor]
@@ -28,33 +28,33 @@ Cache = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a decoder is."""
+    """The configuration of a decoder."""
 
     layers: int
     heads: int
     shared_by: int
-    """Query heads that share one head of keys and values."""
+    """Number of query heads that share one head of keys and values."""
     width: int
-    """Of one head."""
+    """Width of one head."""
     dtype: torch.dtype
     norm: str
     rotary: str
     mask: str
     attention: str
     is_heads_first: bool
-    """Caches are [B, heads, S, width], else [B, S, heads, width]."""
+    """True if caches are [B, heads, S, width], otherwise [B, S, heads, width]."""
     starts: str
-    """What stands for no cache: "none", "empty" without dims, or "zero" rows."""
+    """Form of an empty cache: "none", "empty" without dims, or "zero" rows."""
     window: int
-    """Entries of the cache that are kept in the program; 0 keeps all."""
+    """Number of cache entries that the program keeps; 0 keeps all."""
     keeps: str
-    """Rows of which the program gives logits: "all", "last", or "n", a number that callers give."""
+    """Rows for which the program returns logits: "all", "last", or "n", a number passed by the caller."""
     is_dynamic: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What callers do to the caches, and the call that follows."""
+    """A change that a caller makes to the caches, and the call that follows."""
 
     change: str
     amount: int
@@ -81,7 +81,7 @@ CHANGES = ("keep", "keep", "crop", "crop", "front", "reorder", "repeat", "part",
 
 
 def decoder(number: int) -> Decoder:
-    """Return the decoder of a number."""
+    """Return the decoder with a number."""
     draw = random.Random(number)
     config = Config(
         layers=draw.choice((1, 1, 2)),
@@ -241,18 +241,18 @@ def build(config: Config, seed: int = 0) -> Model:
 
 
 def changed(caches: list[Cache], step: Step, dim: int, draw: torch.Generator) -> list[Cache]:
-    """Return the caches as callers hand them over: cut, reordered, repeated, or as they are."""
+    """Return the caches as callers pass them: sliced, reordered, repeated, or unchanged."""
 
     def one(value: torch.Tensor) -> torch.Tensor:
         rows, batch = value.shape[dim], value.shape[0]
         match step.change:
-            case "crop":  # as speculative decoding does with what was refused
+            case "crop":  # as in speculative decoding, after tokens are rejected
                 return value.narrow(dim, 0, max(rows - step.amount, 1))
             case "front":
                 return value.narrow(dim, min(step.amount, rows - 1), rows - min(step.amount, rows - 1))
             case "step":
                 return value[(slice(None),) * dim + (slice(None, None, 2),)]
-            case "reorder":  # as beam search does
+            case "reorder":  # as in beam search
                 return value.index_select(0, order % batch)
             case "repeat":
                 return value.repeat_interleave(2, 0) if batch < 4 else value
@@ -268,7 +268,7 @@ def changed(caches: list[Cache], step: Step, dim: int, draw: torch.Generator) ->
 
 
 def twin(value: Any) -> Any:
-    """Return an argument in memory of its own, laid out alike."""
+    """Return an argument in its own memory, with the same layout."""
     if isinstance(value, torch.Tensor):
         memory = value.untyped_storage().clone()
         return torch.empty(0, dtype=value.dtype).set_(memory, value.storage_offset(), value.shape, value.stride())
@@ -276,7 +276,7 @@ def twin(value: Any) -> Any:
 
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a list or tuple of what a function makes of its parts; anything else as it is."""
+    """Return a list or tuple with a function applied to its elements; anything else unchanged."""
     if not isinstance(value, (list, tuple)):
         return value
     kind: Any = type(cast("object", value))
@@ -284,9 +284,9 @@ def _each(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def check(found: Decoder, compile_: Callable[[nn.Module, bool | None], Callable[..., Any]]) -> None:
-    """Raise AssertionError where a compiled decoder gives something else than eager in one of its calls.
+    """Raise AssertionError if a compiled decoder's results differ from eager's in one of its calls.
 
-    `compile_` gets the model and what Dynamo is to be told about its sizes.
+    `compile_` receives the model and Dynamo's `dynamic` setting.
     """
     config = found.config
     model, exact = build(config), build(config).double()

@@ -12,7 +12,7 @@ from hub.plugin.graph import Graph
 
 
 def graph_of(wiring: Sequence[tuple[int, int]]) -> Graph:
-    """Return a graph of additions: node i adds the values of two earlier ones, where 0 is the input."""
+    """Return a graph of additions: node i adds the values of two earlier ones, with the input as number 0."""
     program = fx.Graph()
     values = [program.placeholder("x")]
     for left, right in wiring:

@@ -1,8 +1,8 @@
-"""Random programs on tensors, with eager's answer and how exact it is, and random plans for them. Needs hypothesis.
+"""Random programs on tensors, with eager's results and their exactness, and random plans for them. Needs hypothesis.
 
 A program is straight-line Python: broadcasting, views, writes to inputs and to views, several results, some of which share
 memory, dead code, mixed dtypes, numbers. Comparisons, argmax and casts to whole numbers take only values that float32 holds
-exactly and that no rounding has touched: elsewhere another order of one sum would rightly flip them.
+exactly and that were never rounded: for others, summing in another order could rightly flip them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hub.testing.operators.sample import Layout, Made
 Function = Callable[..., tuple[torch.Tensor, ...]]
 
 ROUNDS = 4
-"""Noisy runs behind a tolerance; the largest deviation counts."""
+"""Number of noisy runs that determine a tolerance; the largest deviation counts."""
 EAGER_FACTOR = 4.0
-"""How many times eager's own error, and how many times the noise, is free."""
+"""Allowed multiple of eager's own error, and of the noise."""
 ULPS = 8.0
-"""Roundings of the largest value that are free."""
+"""Allowed roundings of the largest value."""
 NOISE_ULPS = 4.0
-"""Roundings by which a noisy run moves each rounded result: a backend's exp may be off by two, a sum of few terms too."""
+"""Roundings by which a noisy run moves each rounded result: a backend's exp may be off by two, as may a short sum."""
 LARGEST = 1e6
-"""Lines that would give larger values are left out."""
+"""Largest value; lines that would exceed it are left out."""
 _GRID = 256
 """Exact values are multiples of 1/256 below 256: sums of a hundred of them are exact in float32 in any order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor that a program is called with: values on a coarse grid, so that float32 holds sums of them exactly."""
+    """A tensor input of a program: values on a coarse grid, so that float32 holds sums of them exactly."""
 
     name: str
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class Input:
     seed: int
 
     def build(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Make the tensor, always with the same values; in another dtype with the same strides."""
+        """Make the tensor, always with the same values; in another dtype, with the same strides."""
         dtype = dtype or self.dtype
         fill = "booleans" if dtype is torch.bool else "integers"
         made = Made(self.shape, dtype, fill, low=-8, high=9, layout=self.layout)
@@ -63,14 +63,14 @@ class Line:
 
     text: str
     target: str
-    """What it makes or writes, a name."""
+    """The name that it defines or writes to."""
     rounded_to: torch.dtype | None = None
-    """The dtype to which it rounds, None where it is exact."""
+    """The dtype to which it rounds; None if it is exact."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Program:
-    """A function of tensors and numbers that gives a tuple of tensors."""
+    """A function from tensors and numbers to a tuple of tensors."""
 
     inputs: tuple[Input, ...]
     numbers: Mapping[str, float]
@@ -79,7 +79,7 @@ class Program:
 
     @property
     def source(self) -> str:
-        """The function as Python."""
+        """The function as Python source."""
         names = ", ".join((*(given.name for given in self.inputs), *self.numbers))
         body = [f"    {line.text}" for line in self.lines]
         return "\n".join((f"def program({names}):", *body, f"    return ({', '.join(self.results)},)", ""))
@@ -97,16 +97,16 @@ class Program:
         return namespace["program"]
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return new arguments for one call, always equal ones."""
+        """Return new arguments for one call, with the same values every time."""
         return (*(given.build() for given in self.inputs), *self.numbers.values())
 
     def in_float64(self, noise: torch.Generator | None = None) -> Mapping[str, torch.Tensor]:
-        """Return the values of all names after a run in float64; with noise, each rounded line is off by some roundings."""
+        """Return the values of all names after a run in float64; with `noise`, rounded lines are off by a few roundings."""
         values: dict[str, Any] = {"torch": torch, **self.numbers}
         for given in self.inputs:
             values[given.name] = given.build(torch.float64 if given.dtype is torch.float32 else None)
         before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)  # what whole numbers are divided in
+        torch.set_default_dtype(torch.float64)  # the dtype of divisions of whole numbers
         try:
             for line in self.lines:
                 exec(line.text.replace("torch.float32", "torch.float64"), values)
@@ -126,10 +126,10 @@ def _spoil(tensor: torch.Tensor, dtype: torch.dtype, noise: torch.Generator) -> 
 
 
 def check(program: Program, compiled: Function, *, calls: int = 2) -> None:
-    """Raise AssertionError where calls of a compiled program give or write something else than eager.
+    """Raise AssertionError if calls of a compiled program return or write something other than eager.
 
-    Forms, shared memory, whole numbers and booleans are equal. Floating-point values may be as far from a float64 run as
-    eager is, `EAGER_FACTOR` times over, plus as far as noise of some roundings in each line moves that run.
+    Form, shared memory, whole numbers and booleans must be equal. Floating-point values may differ from a float64 run by
+    `EAGER_FACTOR` times the error of eager, plus the amount by which noise of a few roundings in each line moves that run.
     """
     eager = program.arguments()
     wanted = program.function()(*eager)
@@ -137,7 +137,7 @@ def check(program: Program, compiled: Function, *, calls: int = 2) -> None:
     for _ in range(calls):
         given = program.arguments()
         made.append((given, compiled(*given)))
-    for given, got in made:  # only now: a later call may have written to an earlier one's results
+    for given, got in made:  # only now: a later call may have overwritten an earlier one's results
         assert len(got) == len(wanted), f"{len(got)} results, {len(wanted)} expected"
         assert _shared(got, given) == _shared(wanted, eager), (
             f"results share memory with {_shared(got, given)}, {_shared(wanted, eager)} expected"
@@ -150,7 +150,7 @@ def check(program: Program, compiled: Function, *, calls: int = 2) -> None:
 def _named(
     program: Program, results: Sequence[torch.Tensor], arguments: Sequence[Any]
 ) -> Sequence[tuple[str, tuple[str, torch.Tensor]]]:
-    """Return every tensor to compare by what it is, with the name it has in the program."""
+    """Return each tensor to compare, by what it is, with its name in the program."""
     after = [
         (f"input {given.name} afterwards", (given.name, value))
         for given, value in zip(program.inputs, arguments, strict=False)
@@ -160,7 +160,7 @@ def _named(
 
 
 def _shared(results: Sequence[torch.Tensor], arguments: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    """Return for each result which arguments and earlier results it shares memory with."""
+    """Return for each result the arguments and earlier results that it shares memory with."""
     tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
     memory = [value.untyped_storage().data_ptr() if value.numel() else 0 for value in (*tensors, *results)]
     return tuple(
@@ -193,7 +193,7 @@ def _shown(tensor: torch.Tensor) -> str:
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides that matter: a dim of one element is never stepped along."""
+    """Return the strides that matter: the stride of a dim with one element is never used."""
     is_empty = not tensor.numel()
     return tuple(step if size > 1 and not is_empty else 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
@@ -203,23 +203,23 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A way to write a line; `{x}` and `{y}` stand for values, `{number}` for a number."""
+    """A template of a line; `{x}` and `{y}` stand for values, `{number}` for a number."""
 
     text: str
     kinds: str = "f"
-    """What `x` may be: f for floating point, i for whole numbers, b for booleans."""
+    """Kinds that `x` may have: f for floating point, i for whole numbers, b for booleans."""
     others: str = ""
-    """What `y` may be, where there is one."""
+    """Kinds that `y` may have, if there is one."""
     rounds: bool = False
-    """True where the result is rounded even if the operands are exact."""
+    """True if the result is rounded even with exact operands."""
     needs_exact: bool = False
-    """True where a rounding in an operand could flip the result."""
+    """True if a rounding in an operand could flip the result."""
     rank: int = 0
-    """Dims that `x` has at least."""
+    """Least number of dims of `x`."""
     writes: bool = False
-    """True where `x` is written."""
+    """True if `x` is written."""
     names: int = 1
-    """How many values it makes."""
+    """Number of values that it makes."""
 
 
 def _forms(texts: str, **facts: Any) -> tuple[Form, ...]:
@@ -422,7 +422,7 @@ FORMS: tuple[Form, ...] = (
     *_forms("{x}.mul_({y})", kinds="f", others="fb", writes=True),
     *_forms("{x}.masked_fill_({y}, 0.5)", kinds="f", others="b", writes=True),
 )
-"""What lines are made of. A line that eager refuses, for its shapes say, is not used."""
+"""The forms of lines. A line that eager refuses, for its shapes for example, is not used."""
 
 
 @dataclass(slots=True)
@@ -441,13 +441,13 @@ class _Value:
 
     @property
     def may_be_written(self) -> bool:
-        """Return False where several elements are one place in memory, in which case eager refuses."""
+        """False if several elements share one place in memory, in which case eager refuses."""
         pairs = zip(self.tensor.shape, self.tensor.stride(), strict=True)
         return bool(self.tensor.numel()) and all(step or size == 1 for size, step in pairs)
 
 
 class _Drawing:
-    """A program in the making: it runs as it grows, so that each line is known to work."""
+    """A program under construction: it runs while it grows, so that each line is known to work."""
 
     def __init__(self, inputs: Sequence[Input], numbers: Mapping[str, float]) -> None:
         self.numbers = numbers
@@ -457,7 +457,7 @@ class _Drawing:
         self.lines: list[Line] = []
 
     def fitting(self, form: Form) -> list[_Value]:
-        """Return the values that the form's `x` may be."""
+        """Return the values that can be the form's `x`."""
         return [
             value
             for value in self.values
@@ -468,7 +468,7 @@ class _Drawing:
         ]
 
     def others(self, form: Form, x: _Value) -> list[_Value]:
-        """Return the values that the form's `y` may be: what is written and what is read must not overlap in part."""
+        """Return the values that can be the form's `y`: memory written and memory read must not overlap in part."""
         return [
             value
             for value in self.values
@@ -532,7 +532,7 @@ def _on_grid(tensor: torch.Tensor) -> bool:
 
 
 def _has_one_largest(tensor: torch.Tensor) -> bool:
-    """Return False where two elements of a row share the maximum: then backends may name either."""
+    """Return False if two elements of a row share the maximum: backends may then return the position of either."""
     return bool(((tensor == tensor.amax(-1, keepdim=True)).sum(-1) == 1).all())
 
 
@@ -587,9 +587,9 @@ def _draw_line(draw: st.DrawFn, drawing: _Drawing) -> None:
 
 @st.composite
 def clusters(draw: st.DrawFn, graph: Graph, verdicts: Verdicts) -> list[dict[str, Any]]:
-    """Draw the clusters of a plan file: the graph cut at random places, each piece given to one that takes all of it.
+    """Draw the clusters of a plan file: the graph cut at random places, each piece assigned to a backend that accepts it.
 
-    Pieces are consecutive nodes, so a plan of them can always run, however small and senseless they are.
+    Pieces are consecutive nodes, so that a plan of them can always run, however small and pointless they are.
     """
     names = [node.name for node in graph.nodes]
     found: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Cuts one cluster out of a module, for tests of a single backend."""
+"""Extraction of one cluster from a module, for tests of a single backend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Captured:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """Values of the weights, by placeholder."""
+        """Return the values of the weights, by placeholder."""
         values = dict(zip((node.name for node in self.graph.placeholders), self.inputs, strict=True))
         return {name: values[name] for name in self.graph.weights}
 
@@ -36,7 +36,7 @@ class Captured:
 def capture(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | None = False) -> Captured:
     """Capture `module(*inputs)` for inference. `dynamic=True` makes every size of at least 2 symbolic.
 
-    Raises CaptureError if there is a graph break.
+    Raise CaptureError if there is a graph break.
     """
     found: list[Captured] = []
 
@@ -56,7 +56,7 @@ def whole_cluster(
 ) -> tuple[Cluster, tuple[Any, ...]]:
     """Return everything of a module that is not pinned to eager as one cluster, and the values of its inputs.
 
-    The values come from running what lies before the cluster. Raises PlanError if the pinned nodes lie in between.
+    The values come from running what precedes the cluster. Raise PlanError if pinned nodes lie in between.
     """
     captured = capture(module, inputs, dynamic=dynamic)
     names = [node.name for node in captured.graph.nodes if node.name not in captured.graph.pinned]
@@ -70,13 +70,13 @@ def whole_cluster(
 def compile_and_run(
     backend: Backend, cluster: Cluster, inputs: Sequence[Any], settings: CompileSettings = SETTINGS
 ) -> tuple[Executable, Sequence[torch.Tensor]]:
-    """Compile a cluster and run it once, as `run` does. Raises whatever the backend raises."""
+    """Compile a cluster and run it once, as `run` does. Propagate the backend's exceptions."""
     executable = backend.compile(cluster, settings)
     return executable, run(executable, cluster, inputs)
 
 
 def run(executable: Executable, cluster: Cluster, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-    """Run one call as the dispatcher does: in eager where the executable refuses the values."""
+    """Run one call as the dispatcher does: in eager if the executable refuses the values."""
     try:
         return executable(*inputs)
     except InputRefused:

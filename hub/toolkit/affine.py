@@ -10,7 +10,7 @@ from hub.toolkit.sizes import Size, plus, times
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """constant + sum of factor * variable; terms are sorted and have no factor 0, so equal values are equal."""
+    """constant + sum of factor * variable; terms are sorted and no factor is 0, so equal expressions compare equal."""
 
     constant: Size = 0
     terms: tuple[tuple[int, Size], ...] = ()
@@ -22,18 +22,18 @@ class Affine:
         return Affine(plus(self.constant, other.constant), _sorted(factors))
 
     def scaled(self, by: Size) -> Affine:
-        """Return `by` times this."""
+        """Return `by` times this expression."""
         return Affine(times(self.constant, by), _sorted({variable: times(factor, by) for variable, factor in self.terms}))
 
     def at(self, index: Sequence[Affine]) -> Affine:
-        """Return the expression with variable n replaced by the n-th element."""
+        """Return the expression with variable n replaced by `index[n]`."""
         result = Affine(self.constant)
         for variable, factor in self.terms:
             result = result + index[variable].scaled(factor)
         return result
 
     def factor(self, variable: int) -> Size:
-        """Return the factor of a variable; 0 where it does not occur."""
+        """Return the factor of a variable; 0 if it does not occur."""
         return dict(self.terms).get(variable, 0)
 
 
@@ -47,17 +47,17 @@ def variable(number: int, factor: Size = 1, constant: Size = 0) -> Affine:
 
 
 def identity(shape: Sequence[Size]) -> Index:
-    """Read each element at its own place; dims of size 1 at 0."""
+    """Return the index that reads each element at its own position; 0 for dims of size 1."""
     return tuple(Affine() if size == 1 else variable(dim) for dim, size in enumerate(shape))
 
 
 def composed(outer: Sequence[Affine], inner: Sequence[Affine]) -> Index:
-    """Return `outer` with its variables, which number dims, replaced by the expressions in `inner`."""
+    """Return `outer` with its variables, which number dims, substituted by the expressions in `inner`."""
     return tuple(part.at(inner) for part in outer)
 
 
 def linear(index: Sequence[Affine], strides: Sequence[Size]) -> Affine:
-    """Return the place in memory: the sum of index times stride."""
+    """Return the offset in memory: the sum of index times stride."""
     result = Affine()
     for part, stride in zip(index, strides, strict=True):
         result = result + part.scaled(stride)

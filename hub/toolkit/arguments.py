@@ -1,6 +1,6 @@
-"""Programs as compilers behind torch-mlir want them: weights as arguments, every size a number, operators taken apart.
+"""Programs in the form that compilers behind torch-mlir need: weights as arguments, sizes as numbers, few operators.
 
-Nothing here imports a compiler: what one knows of (its table of decompositions) is handed in.
+Nothing here imports a compiler: what a compiler knows (its table of decompositions) is passed in.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hub.process.interrupts import held_back
 from hub.process.tracing import tracing
 
 Decompositions = Mapping[Any, Callable[..., Any]]
-"""Operator overloads, each with the function that says it in others."""
+"""Operator overloads, each with the function that decomposes it."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """A cluster with its weights as further inputs."""
+    """A cluster with its weights as additional inputs."""
 
     module: fx.GraphModule
     weights: tuple[str, ...]
-    """Targets of the weights, in the order of their arguments, behind the cluster's inputs."""
+    """Targets of the weights, in the order of their arguments, which follow the cluster's inputs."""
 
 
 def with_weights(cluster: Cluster) -> Arguments:
@@ -53,7 +53,7 @@ def with_weights(cluster: Cluster) -> Arguments:
 
 
 def decomposed(module: fx.GraphModule, table: Decompositions) -> fx.GraphModule:
-    """Return a program in the operators that a table leaves, symbolic sizes kept."""
+    """Return a program with the operators in a table decomposed, and symbolic sizes kept."""
     values: list[Any] = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
     mode = detect_fake_mode(values)
     kind = "fake" if mode is None else "real"  # "real" keeps the fake tensors, and with them the symbols
@@ -63,21 +63,20 @@ def decomposed(module: fx.GraphModule, table: Decompositions) -> fx.GraphModule:
 
 @dataclass(frozen=True)
 class Specialised:
-    """A program for given sizes, which holds no symbol and takes no number (unless `hub.toolkit.open_sizes` made it)."""
+    """A program for given sizes, without symbols or number inputs (unless made by `hub.toolkit.open_sizes`)."""
 
     module: fx.GraphModule
     fed: tuple[int, ...]
-    """For each argument, its position among the cluster's inputs and, behind these, its weights. What nobody reads is left
-    out."""
+    """For each argument, its position among the cluster's inputs followed by its weights. Unused ones are left out."""
     weights: tuple[str, ...]
 
 
 Sizes = tuple["tuple[int, ...] | int | bool | float", ...]
-"""For each input of a cluster, the shape of a tensor, or the number itself."""
+"""For each input of a cluster, the shape of a tensor or the number itself."""
 
 
 def captured_sizes(cluster: Cluster) -> Sizes:
-    """Return the sizes at which a cluster was captured."""
+    """Return the sizes with which a cluster was captured."""
     return tuple(
         tuple(map(hint, spec.shape)) if isinstance(spec, TensorSpec) else hint(spec.value) for spec in cluster.inputs
     )
@@ -90,7 +89,10 @@ def specialised(
     *,
     prepare: Callable[[fx.GraphModule], None] | None = None,
 ) -> Specialised:
-    """Return a cluster's program for given sizes, in the operators that a table leaves. `prepare` may change it before."""
+    """Return a cluster's program for given sizes, with the operators in a table decomposed.
+
+    `prepare` may modify it before that.
+    """
 
     def fakes() -> list[Any]:
         return [fake(spec, size) for spec, size in zip(cluster.inputs, sizes, strict=True)]
@@ -105,7 +107,7 @@ def traced(
     table: Decompositions,
     prepare: Callable[[fx.GraphModule], None] | None,
 ) -> Specialised:
-    """Return a cluster's program as it is for some inputs, which are made, and traced, in a mode for fake tensors."""
+    """Return a cluster's program, traced in a fake tensor mode with the inputs that `inputs` makes within that mode."""
     arguments = with_weights(cluster)
     _without_views(arguments.module)
     if prepare is not None:
@@ -127,7 +129,7 @@ def traced(
 
 
 def _without_views(module: fx.GraphModule) -> None:
-    """Have shapes changed by `reshape`: an operator that is taken apart may lie in memory otherwise than views rely on."""
+    """Replace views by `reshape`: a decomposed operator may produce other strides than views rely on."""
     for target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
         for node in module.graph.find_nodes(op="call_function", target=target):
             node.target = torch.ops.aten.reshape.default
@@ -135,15 +137,15 @@ def _without_views(module: fx.GraphModule) -> None:
 
 
 def fake(spec: Spec, size: Any) -> Any:
-    """Return an input of some size, within a mode for fake tensors."""
+    """Return an input of the given size; call this within a fake tensor mode."""
     if not isinstance(spec, TensorSpec):
         return size
     return torch.empty_strided(size, _strides(size, spec), dtype=spec.dtype, device=spec.device)
 
 
 def _strides(shape: Sequence[int], spec: TensorSpec) -> tuple[int, ...]:
-    """Return strides for a shape with dims in memory in the order in which a tensor was captured, which views rely on."""
-    captured = [hint(stride) for stride in spec.stride]  # int() of a symbol would fix it for everybody
+    """Return strides for a shape whose dims keep the memory order of the captured tensor, which views rely on."""
+    captured = [hint(stride) for stride in spec.stride]  # int() of a symbol would specialise it for everyone
     if not spec.is_dynamic:
         return tuple(captured)
     found = [0] * len(shape)

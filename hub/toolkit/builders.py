@@ -1,4 +1,4 @@
-"""Makes tensors: broadcasting, casts, reductions and views, with what is known folded away."""
+"""Tensor constructors: broadcasting, casts, reductions and views, with constants folded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from hub.toolkit.tensors import (
 FLOATS = ("f64", "f32", "f16", "bf16")
 HALVES = ("f16", "bf16")
 BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8, "i1": 1}
-"""Of each kind of integer."""
+"""Width of each integer dtype."""
 COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 
 def fill(value: float, dtype: str, shape: Sequence[Size] = ()) -> Tensor:
-    """Return a constant."""
+    """Return a constant tensor."""
     return cast(Fill(tuple(shape), "f32", value), dtype) if dtype in HALVES else Fill(tuple(shape), dtype, value)
 
 
@@ -44,7 +44,7 @@ def _listed(shape: Sequence[Size]) -> str:
 
 
 def view(source: Tensor, shape: Sequence[Size], index: Index) -> Tensor:
-    """Return the elements of `source` at `index`, whose variables number the dims of `shape`."""
+    """Return a view of `source` that reads it at `index`, whose variables number the dims of `shape`."""
     shape = tuple(shape)
     if isinstance(source, Fill):
         return Fill(shape, source.dtype, source.value)
@@ -58,9 +58,9 @@ def view(source: Tensor, shape: Sequence[Size], index: Index) -> Tensor:
 
 
 def broadcast(source: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Return a tensor of a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated.
+    """Return a tensor broadcast to a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated.
 
-    Raises ValueError for sizes that are known not to fit: what reads them would read beyond the tensor.
+    Raise ValueError for sizes that are known not to fit: a reader would read beyond the tensor.
     """
     shape = tuple(shape)
     lead = len(shape) - len(source.shape)
@@ -71,7 +71,7 @@ def broadcast(source: Tensor, shape: Sequence[Size]) -> Tensor:
 
 
 def permuted(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return dims in another order: dim n of the result is dim `dims[n]`."""
+    """Return a tensor with its dims in another order: dim n of the result is dim `dims[n]`."""
     shape = tuple(source.shape[dim] for dim in dims)
     places = {dim: place for place, dim in enumerate(dims)}
     index = tuple(Affine() if size == 1 else variable(places[dim]) for dim, size in enumerate(source.shape))
@@ -79,14 +79,14 @@ def permuted(source: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def swapped(source: Tensor, one: int, other: int) -> Tensor:
-    """Return two dims in each other's place."""
+    """Return a tensor with two dims swapped."""
     dims = list(range(len(source.shape)))
     dims[one], dims[other] = dims[other], dims[one]
     return permuted(source, dims)
 
 
 def in_place(memory: Tensor, shape: Sequence[Size], strides: Sequence[Size]) -> Tensor:
-    """Return a tensor that lies in flat memory with strides of its own, 0 where elements are repeated."""
+    """Return a tensor that lies in flat memory with the given strides, 0 if elements are repeated."""
     place = Affine()
     for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
         if size != 1:
@@ -95,7 +95,7 @@ def in_place(memory: Tensor, shape: Sequence[Size], strides: Sequence[Size]) -> 
 
 
 def extent(shape: Sequence[Size], strides: Sequence[Size]) -> Size:
-    """Return how many elements of memory a tensor of at least one element reaches over."""
+    """Return the number of elements of memory that a tensor with at least one element spans."""
     result: Size = 1
     for size, stride in zip(shape, strides, strict=True):
         result = plus(result, times(stride, minus(size, 1)))
@@ -103,7 +103,7 @@ def extent(shape: Sequence[Size], strides: Sequence[Size]) -> Size:
 
 
 def sliced(source: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:
-    """Return `size` entries along a dim, from `start` in steps."""
+    """Return `size` entries along a dim, beginning at `start`, every `step`-th."""
     shape = tuple(size if place == dim else each for place, each in enumerate(source.shape))
     index = list(identity(shape))
     index[dim] = Affine(start) if size == 1 else variable(dim, step, start)
@@ -111,9 +111,9 @@ def sliced(source: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> 
 
 
 def reshaped(source: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Return the elements in row-major order under another shape: by an affine view where dims are only cut or added.
+    """Return the elements in row-major order in another shape: an affine view if dims are only split or added.
 
-    Raises ValueError where the numbers of elements are known to differ.
+    Raise ValueError if the numbers of elements are known to differ.
     """
     shape = tuple(shape)
     if shape == source.shape:
@@ -132,17 +132,17 @@ def reshaped(source: Tensor, shape: Sequence[Size]) -> Tensor:
 
 
 def stored(source: Tensor) -> Tensor:
-    """Return a tensor of which every element can lie packed in memory."""
+    """Return a tensor whose elements can all lie packed in memory."""
     return source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
 
 
 def copied(source: Tensor) -> Tensor:
-    """Return a tensor as one that is computed, and so has memory of its own."""
+    """Return a tensor as a computed one, which therefore has its own memory."""
     return Pointwise(source.shape, source.dtype, "copy", (source,))
 
 
 def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-    """Return a tensor that can have packed memory of its own, apart from other outputs'."""
+    """Return a tensor that can have its own packed memory, separate from that of other outputs."""
     root = tensor
     while isinstance(root, Reshape):
         root = root.source
@@ -151,7 +151,7 @@ def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
 
 
 def cut_index(old: Sequence[Size], new: Sequence[Size]) -> Index | None:
-    """Return where a reshape reads if every new dim is part of one old dim; None where dims are joined."""
+    """Return the index that a reshape reads if every new dim is part of one old dim; None if dims are joined."""
     cuts = _cuts(old, new)
     if cuts is None:
         cuts = _one_cut(old, new)
@@ -168,7 +168,7 @@ def _row_major(dims: Sequence[int], sizes: Sequence[Size]) -> Affine:
 
 
 def _cuts(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
-    """Return the new dims into which each old one is cut, by their sizes."""
+    """Return the new dims into which each old dim is split, judged by their sizes."""
     cuts: list[list[int]] = []
     place = 0
     for size in old:
@@ -185,9 +185,9 @@ def _cuts(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
 
 
 def _one_cut(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
-    """Return the same where one old dim is left for several new ones: a reshape keeps the number of elements.
+    """Return the same if one old dim remains for several new ones: a reshape keeps the number of elements.
 
-    So a symbolic size c can be cut into 4 and c // 4.
+    So a symbolic size c can be split into 4 and c // 4.
     """
     ours = [dim for dim, size in enumerate(old) if size != 1]
     theirs = [dim for dim, size in enumerate(new) if size != 1]
@@ -205,7 +205,7 @@ def _one_cut(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None
 
 
 def broadcast_shape(*tensors: Tensor) -> tuple[Size, ...]:
-    """Return the shape to which tensors are broadcast together."""
+    """Return the common broadcast shape of tensors."""
     rank = max(len(tensor.shape) for tensor in tensors)
     sizes: list[Size] = [1] * rank
     for tensor in tensors:
@@ -216,18 +216,18 @@ def broadcast_shape(*tensors: Tensor) -> tuple[Size, ...]:
 
 
 def pointwise(function: str, *arguments: Tensor, dtype: str | None = None) -> Tensor:
-    """Return a function of the elements of tensors, broadcast; the dtype is the first one's, or i1 of a comparison."""
+    """Return a function of the elements of broadcast tensors; the dtype is the first one's, or i1 for a comparison."""
     shape = broadcast_shape(*arguments)
     kind = dtype or ("i1" if function in COMPARISONS else arguments[0].dtype)
     return Pointwise(shape, kind, function, tuple(broadcast(argument, shape) for argument in arguments))
 
 
 def cast(source: Tensor, dtype: str) -> Tensor:
-    """Return the elements as numbers of another dtype."""
+    """Return the elements converted to another dtype."""
     if source.dtype == dtype:
         return source
     if source.dtype in HALVES and dtype in HALVES:
-        source = cast(source, "f32")  # which holds both; neither holds the other
+        source = cast(source, "f32")  # f32 holds both; neither holds the other
     if isinstance(source, Fill):
         number = source if source.dtype in FLOATS else Fill(source.shape, "f32", float(source.value))
         if dtype in HALVES:
@@ -252,7 +252,7 @@ def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 
 def iota(shape: Sequence[Size], dim: int) -> Tensor:
-    """Return the index along a dim."""
+    """Return the index along a dim as a tensor."""
     return Iota(tuple(shape), "i64", dim)
 
 
@@ -260,12 +260,12 @@ def iota(shape: Sequence[Size], dim: int) -> Tensor:
 
 
 def normal_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return dims counted from the front, each once, in order."""
+    """Return dims as non-negative numbers, sorted and without duplicates."""
     return tuple(sorted({dim % rank for dim in dims})) if rank else ()
 
 
 def reduced(function: str, source: Tensor, dims: Sequence[int], dtype: str | None = None) -> Tensor:
-    """Return elements combined along dims, which stay with size 1."""
+    """Return the reduction of a tensor along dims, which are kept with size 1."""
     dims = tuple(dim for dim in dims if source.shape[dim] != 1)
     if not dims:
         return source if dtype is None else cast(source, dtype)
@@ -274,7 +274,7 @@ def reduced(function: str, source: Tensor, dims: Sequence[int], dtype: str | Non
 
 
 def without(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return a tensor without some dims of size 1."""
+    """Return a tensor without some of its dims of size 1."""
     kept = [dim for dim in range(len(source.shape)) if dim not in dims]
     index = [Affine() for _ in source.shape]
     for place, dim in enumerate(kept):
@@ -283,7 +283,7 @@ def without(source: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
-    """Return tensors one after the other along a dim."""
+    """Return the concatenation of tensors along a dim."""
     offset: Size = 0
     placed: list[tuple[Tensor, tuple[Size, ...]]] = []
     for piece in pieces:
@@ -296,10 +296,10 @@ def joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
 def padded(
     source: Tensor, before: Sequence[Size], after: Sequence[Size], value: float, shape: Sequence[Size] | None = None
 ) -> Tensor:
-    """Return a tensor with a constant around it; negative widths cut. `shape` is the result's own, if sizes are open."""
+    """Return a tensor padded with a constant; negative widths crop. `shape` is the result's, if sizes are symbolic."""
     found = tuple(plus(plus(size, low), high) for size, low, high in zip(source.shape, before, after, strict=True))
     for dim, widths in enumerate(zip(before, after, strict=True)):
-        left, right = (at_least_zero(times(width, -1)) for width in widths)  # which it is may be known at a call only
+        left, right = (at_least_zero(times(width, -1)) for width in widths)  # the sign may be known only at the call
         if left != 0 or right != 0:
             source = sliced(source, dim, left, at_least_zero(minus(source.shape[dim], plus(left, right))))
     starts, ends = tuple(map(at_least_zero, before)), tuple(map(at_least_zero, after))
@@ -309,14 +309,14 @@ def padded(
 
 
 def scanned(function: str, source: Tensor, dim: int) -> Tensor:
-    """Return running totals."""
+    """Return cumulative results along a dim."""
     return Scan(source.shape, source.dtype, function, stored(source), dim)
 
 
 def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Tensor:
     """Return left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only.
 
-    Raises ValueError for sizes that are known not to fit.
+    Raise ValueError for sizes that are known not to fit.
     """
     if differs(left.shape[-1], right.shape[-2]):
         raise ValueError(f"{_listed(left.shape)} cannot be multiplied by {_listed(right.shape)}")
@@ -327,7 +327,7 @@ def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Ten
 
 
 def _as_operand(source: Tensor) -> Tensor:
-    """Return a matrix that the library can read where it lies: rows or columns without gaps; else a packed copy."""
+    """Return a matrix that the library can read in place, with contiguous rows or columns; otherwise a packed copy."""
     if not isinstance(source, View):
         return stored(source)
     if isinstance(source.source, (*IN_MEMORY, *COMPUTED)) and matrix_layout(source) is not None:
@@ -336,7 +336,7 @@ def _as_operand(source: Tensor) -> Tensor:
 
 
 def matrix_layout(source: Tensor) -> tuple[bool, Size] | None:
-    """Return whether columns are what lies without gaps, and how far apart the others are; None where neither does."""
+    """Return whether columns (otherwise rows) are contiguous, and the stride between them; None if neither are."""
     rows, columns = source.shape[-2:]
     if not isinstance(source, View):
         return False, columns
@@ -355,5 +355,5 @@ def _reaches(step: Size, count: Size) -> bool:
 
 
 def count_of(source: Tensor, dims: Sequence[int]) -> Size:
-    """Return how many elements are combined along dims."""
+    """Return the number of elements combined by a reduction along dims."""
     return product(source.shape[dim] for dim in dims)

@@ -1,4 +1,4 @@
-"""Lowers a cluster to a tensor program: one rule for each operator."""
+"""Lowering of a cluster to a tensor program, with one rule for each operator."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from hub.toolkit.tensors import Number, Source, Tensor, arguments_of
 
 @dataclass(frozen=True)
 class Lowered:
-    """A cluster as tensors."""
+    """A cluster as a tensor program."""
 
     outputs: tuple[Tensor, ...]
-    """In memory order, each with memory of its own."""
+    """Outputs in memory order, each with its own memory."""
     weights: Mapping[str, torch.Tensor]
-    """Packed in memory order, by the names of their sources; those of inputs are i0, i1, ..."""
+    """Weights packed in memory order, by the names of their sources; the sources of inputs are named i0, i1, ..."""
     origins: Mapping[Tensor, str]
-    """The node for which a tensor was made."""
+    """The node for which each tensor was made."""
 
 
 def lower(cluster: Cluster, *, gapped: Mapping[int, tuple[Size, ...]] = MappingProxyType({})) -> Lowered:
-    """Return a cluster's tensor program. Raises CompileError for an operator without rule.
+    """Return a cluster's tensor program. Raise CompileError for an operator without a rule.
 
-    `gapped` has the strides of inputs, by position, that will not come packed: they are read where they lie.
+    `gapped` maps positions of inputs that will not be packed to their strides: they are read in place.
     """
     values: dict[fx.Node, Any] = {}
     for position, node in enumerate(cluster.module.graph.find_nodes(op="placeholder")):
@@ -61,7 +61,7 @@ def lower(cluster: Cluster, *, gapped: Mapping[int, tuple[Size, ...]] = MappingP
 
 
 def weights_of(cluster: Cluster) -> dict[str, torch.Tensor]:
-    """Return the weights packed in memory order, by name."""
+    """Return the weights, packed in memory order, by name."""
     names = _weight_names(cluster)
     return {
         name: getattr(cluster.module, target).detach().permute(_weight_order(getattr(cluster.module, target))).contiguous()
@@ -109,7 +109,7 @@ def _lowered(node: fx.Node, values: Mapping[fx.Node, Any], cluster: Cluster) -> 
 
 
 def _note_origins(value: Any, name: str, origins: dict[Tensor, str]) -> None:
-    """Note a node for all tensors behind its value that no node before it made."""
+    """Record a node as the origin of all tensors behind its value that no earlier node made."""
     stack = [each for each in elements(value) if isinstance(each, Tensor)]
     while stack:
         tensor = stack.pop()

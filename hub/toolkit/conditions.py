@@ -1,4 +1,4 @@
-"""Conditions on single nodes under which an operator is taken. Imports no torch."""
+"""Conditions on single nodes under which an operator is supported. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def real_division(node: fx.Node) -> str | None:
-    """Integers are divided by known numbers only: an instruction that divides by 0, or by -1, may end the process."""
+    """Refuse integer division except by a known number other than 0 and -1: dividing by those may kill the process."""
     if node.meta["val"].dtype.is_floating_point:
         return None
     by = argument(node, "other")
@@ -27,14 +27,14 @@ def real_division(node: fx.Node) -> str | None:
 
 
 def small_power(node: fx.Node) -> str | None:
-    """Integers are raised to 0 to 64, by multiplication."""
+    """Refuse integer powers other than 0 to 64, which are computed by multiplication."""
     exponent = argument(node, "exponent")
     is_float = node.meta["val"].dtype.is_floating_point
     return None if is_float or exponent in range(65) else f"integers to the power {exponent}, 0 to 64 here"
 
 
 def static_space(count: int) -> Condition:
-    """All but the first `count` dims of the input and of the first result are known."""
+    """Return a condition that refuses symbolic dims of the input and the first result, after the first `count`."""
 
     def condition(node: fx.Node) -> str | None:
         result = elements(node.meta["val"])[0]
@@ -45,7 +45,7 @@ def static_space(count: int) -> Condition:
 
 
 def whole_factors(node: fx.Node) -> str | None:
-    """Each size in space grows by a whole number, known while compiling."""
+    """Refuse nearest-neighbour resizing unless each spatial size grows by a whole factor known at compile time."""
     source, result = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
     for old, new in zip(source, result, strict=True):
         if is_symbolic(old) or is_symbolic(new) or not old or new % old:
@@ -54,20 +54,20 @@ def whole_factors(node: fx.Node) -> str | None:
 
 
 def counts_padding(node: fx.Node) -> str | None:
-    """An average divides by the whole window everywhere."""
+    """Refuse averages that leave out padding: each average divides by the whole window."""
     padding = argument(node, "padding")
     is_padded = any(elements(padding))
     return "padding that does not count" if is_padded and not argument(node, "count_include_pad") else None
 
 
 def some_differences(node: fx.Node) -> str | None:
-    """Some difference is left."""
+    """Refuse `diff` if no difference remains."""
     shape, count = node.meta["val"].shape, argument(node, "n")
     return f"{count} differences give {list(shape)}" if count < 1 or any(size == 0 for size in shape) else None
 
 
 def group_matches(node: fx.Node) -> str | None:
-    """Attention has equally many dims in its parts, and a known width; grouped heads are known and divide."""
+    """Refuse attention whose parts differ in rank, symbolic head sizes, and heads that cannot be grouped evenly."""
     query, key, value = (value_of(argument(node, name)).shape for name in ("query", "key", "value"))
     if not len(query) == len(key) == len(value):
         return f"query of {len(query)} dims with key of {len(key)} and value of {len(value)}"
@@ -77,13 +77,13 @@ def group_matches(node: fx.Node) -> str | None:
 
 
 def no_masked_rows(node: fx.Node) -> str | None:
-    """Some key is there: attention over none is 0 or nothing, as the kernel has it."""
+    """Refuse attention over no keys: its result is 0 or empty, depending on the kernel."""
     sizes = value_of(argument(node, "key")).shape[-2:-1]
     return "no keys" if any(not is_symbolic(size) and size == 0 for size in sizes) else None
 
 
 def sums_without_mask(node: fx.Node) -> str | None:
-    """The sums of powers are read only where no mask may leave a row without any."""
+    """Refuse reading the log-sum-exps if there is a mask, which may leave a row empty."""
     return (only_output(0, 1) if argument(node, "attn_mask") is None else only_output(0))(node)
 
 
@@ -91,14 +91,14 @@ usual_norm = one_of("ord", 0, 1, 2, float("inf"), float("-inf"))
 
 
 def wide_mean(node: fx.Node) -> str | None:
-    """Values of integers are counted as integers of 32 bits or more: smaller ones could count round to 0 and to -1."""
+    """Refuse means of integers below 32 bits: the count of values could wrap to 0 or -1 in that dtype."""
     kind = str(node.meta["val"].dtype).removeprefix("torch.")
     is_narrow = argument(node, "reduce") == "mean" and kind in ("int16", "int8", "uint8")
     return f"means of {kind}" if is_narrow else None
 
 
 def known_floats(node: fx.Node) -> str | None:
-    """Sizes may follow from whole numbers that are known only at run time, not from floats."""
+    """Refuse sizes that depend on a float known only at run time; whole numbers may be known only at run time."""
     values = (value_of(item) for item in node.args)
     is_known = not any(type(value).__name__ == "SymFloat" for value in values)
     return None if is_known else "its size depends on a float that is known only at run time"

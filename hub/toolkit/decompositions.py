@@ -1,4 +1,4 @@
-"""Operators that torch-mlir does not know or gets wrong, said in others."""
+"""Decompositions of operators that torch-mlir does not know or gets wrong."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ UNKNOWN = (
     "eye.default",
     "eye.m",
 )
-"""No rule in torch-mlir 20261001, or one that fails in a later stage; said as PyTorch does."""
+"""Operators without a rule in torch-mlir 20261001, or whose rule fails in a later stage; decomposed as in PyTorch."""
 WRONG = ("clamp.Tensor",)
-"""NaN is lost in torch-mlir 20261001; said as PyTorch does."""
+"""Operators in which torch-mlir 20261001 loses NaN; decomposed as in PyTorch."""
 SHIFTS = {"left": "__lshift__", "right": "__rshift__"}
 
 
@@ -35,12 +35,12 @@ def _overload(name: str) -> Any:
 
 
 def completed(table: Decompositions) -> Decompositions:
-    """Return a table of torch-mlir's with what it leaves out or gets wrong."""
+    """Return torch-mlir's table extended by what it lacks or gets wrong."""
     return {**table, **_further()}
 
 
 def composites_said(module: fx.GraphModule) -> None:
-    """Have a program compute operators by functions of ours that PyTorch would take apart before any table is asked."""
+    """Replace operators that PyTorch would decompose before consulting any table by functions of ours."""
     for name, function in _COMPOSITES.items():
         for node in module.graph.find_nodes(op="call_function", target=_overload(name)):
             node.target = function
@@ -48,13 +48,13 @@ def composites_said(module: fx.GraphModule) -> None:
 
 
 def said_by_pytorch(*names: str) -> Decompositions:
-    """Return PyTorch's own way to say operators in others."""
+    """Return PyTorch's own decompositions of the named operators."""
     pytorchs: Any = _decomp  # whose annotations leave the functions' types open
     return pytorchs.get_decompositions([_overload(name) for name in names])
 
 
 def keeping_nan() -> Decompositions:
-    """Return the larger and the smaller of two, and clamps, in comparisons that keep NaN: torch-mlir's linalg loses it."""
+    """Return maximum, minimum and clamps as comparisons that keep NaN, which torch-mlir's linalg loses."""
     found: dict[Any, Callable[..., Any]] = {}
     for name in ("maximum.default", "max.other"):
         found[_overload(name)] = _larger
@@ -69,9 +69,10 @@ def keeping_nan() -> Decompositions:
 
 
 def views_through_one_dim() -> Decompositions:
-    """Return changes of shape, where sizes are symbols, in steps that torch-mlir 20261001 gets right.
+    """Return changes of shape with symbolic sizes in steps that torch-mlir 20261001 gets right.
 
-    These make one dim of several, or several of one, beside dims that stay. Of [a, b] as [a * b / 3, 3] it makes [a, 3].
+    Each step makes one dim of several, or several of one, next to dims that stay. From [a, b] as [a * b / 3, 3] torch-mlir
+    makes [a, 3].
     """
     return {_overload("view.default"): _in_steps, _overload("_unsafe_view.default"): _in_steps}
 
@@ -93,11 +94,11 @@ def _is_mixed(old: Sequence[Any], new: Sequence[Any]) -> bool:
 
 
 def by_elements() -> Decompositions:
-    """Return what torch-mlir 20261001 gets wrong of single elements, said so that it comes out right.
+    """Return correct decompositions of elementwise functions that torch-mlir 20261001 gets wrong.
 
-    Remainders and floors of quotients, which it takes from rounded quotients; square roots written as powers; equality of a
-    tensor with itself, which it says of NaN too, and comparisons of a known float with an integer, which it folds wrongly
-    (2.0 < 0); and the places of the largest and smallest, where it passes over NaN.
+    These are remainders and floors of quotients, which it derives from rounded quotients; square roots written as powers;
+    equality of a tensor with itself, which it also reports for NaN; comparisons of a known float with an integer, which it
+    folds wrongly (2.0 < 0); and argmax and argmin, in which it skips NaN.
     """
     found: dict[Any, Callable[..., Any]] = {
         _overload("eq.Tensor"): _equal,
@@ -142,9 +143,9 @@ def _passing_over_nan(chosen: Callable[[Any, Any], torch.Tensor]) -> Callable[[A
 
 
 def _root(value: torch.Tensor, exponent: Any) -> torch.Tensor:
-    """Return a root as PyTorch computes it: that of minus infinity is NaN, where as a power it is infinity.
+    """Return a root as PyTorch computes it: that of minus infinity is NaN, whereas as a power it is infinity.
 
-    PyTorch takes float16 to the power of a half like to any other.
+    PyTorch computes float16 to the power of a half like any other power.
     """
     if exponent not in (0.5, -0.5) or not value.dtype.is_floating_point or value.dtype == torch.float16:
         return NotImplemented
@@ -152,13 +153,13 @@ def _root(value: torch.Tensor, exponent: Any) -> torch.Tensor:
 
 
 def _fmod(left: Any, right: Any) -> torch.Tensor:
-    """Return the remainder with the dividend's sign, exactly."""
+    """Return the exact remainder, with the dividend's sign."""
     left, right, dtype = _alike(left, right)
     return _rest(left, right).to(dtype)
 
 
 def _remainder(left: Any, right: Any) -> torch.Tensor:
-    """Return the remainder with the divisor's sign."""
+    """Return the remainder, with the divisor's sign."""
     if _taken_as_it_is:
         return NotImplemented
     left, right, dtype = _alike(left, right)
@@ -172,7 +173,7 @@ def _floor_divided(left: Any, right: Any) -> torch.Tensor:
     if not dtype.is_floating_point:
         whole = torch.div(left, right, rounding_mode="trunc")
         return torch.where(_is_beside(rest, right), whole - 1, whole)
-    # As PyTorch does (`div_floor_floating`): the quotient of what the rest leaves is whole but for its rounding.
+    # As in PyTorch (`div_floor_floating`): without the remainder, the quotient is whole except for rounding.
     quotient = (left - rest) / right
     quotient = torch.where(_is_beside(rest, right), quotient - 1, quotient)
     floor = quotient.floor()
@@ -188,19 +189,19 @@ def _divided(left: Any, right: Any, *, rounding_mode: str | None) -> torch.Tenso
 
 
 def _is_beside(rest: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return whether a remainder has the dividend's sign and the divisor has another."""
+    """Return whether a remainder is nonzero and its sign differs from the divisor's."""
     return (rest != 0) & ((rest < 0) ^ (right < 0))
 
 
 _taken_as_it_is: list[bool] = []
-"""Not empty while an operator that is said in itself is left as it is; one thread traces at a time."""
+"""Nonempty while an operator that is decomposed into itself is left alone; only one thread traces at a time."""
 
 
 def _rest(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the remainder with the dividend's sign.
 
-    Of floats torch-mlir makes one exact operator of `remainder`, with the dividend's sign for StableHLO and the divisor's
-    for linalg: of positive ones, both are the same.
+    For floats, torch-mlir turns `remainder` into one exact operator, with the dividend's sign for StableHLO and the
+    divisor's for linalg: for positive operands both are the same.
     """
     if not left.dtype.is_floating_point:
         return left - torch.div(left, right, rounding_mode="trunc") * right
@@ -213,7 +214,7 @@ def _rest(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(extreme: Any) -> Callable[..., torch.Tensor]:
-    """Return `argmax` or `argmin` of floats: the first place of NaN, else of the extreme."""
+    """Return `argmax` or `argmin` for floats: the first position of NaN, otherwise of the extreme."""
 
     def said(value: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
         if not value.dtype.is_floating_point:
@@ -237,9 +238,10 @@ def _value_and_place_of(extreme: Any) -> Callable[..., tuple[torch.Tensor, torch
 
 
 def _alike(left: Any, right: Any) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
-    """Return two tensors of one dtype, of which one may have been a number, and the dtype of the result.
+    """Return two tensors of one dtype, either of which may have been a number, and the dtype of the result.
 
-    Halves become float32, in which PyTorch computes them; numbers are rounded to halves before, as it does.
+    Half precision becomes float32, in which PyTorch computes it; numbers are rounded to half precision first, as in
+    PyTorch.
     """
     dtype = torch.result_type(left, right)
     computed = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
@@ -253,7 +255,7 @@ def _alike(left: Any, right: Any) -> tuple[torch.Tensor, torch.Tensor, torch.dty
 def _rms_norm(
     value: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
 ) -> torch.Tensor:
-    """Return what `rms_norm` does; halves are computed in float32."""
+    """Return the result of `rms_norm`; half precision is computed in float32."""
     wide = value.to(torch.float32) if value.dtype in (torch.float16, torch.bfloat16) else value
     dims = list(range(-len(shape), 0))
     least = torch.finfo(wide.dtype).eps if eps is None else eps
@@ -283,13 +285,13 @@ def _hardtanh(value: torch.Tensor, least: Any = -1, most: Any = 1) -> torch.Tens
 def _tensor(number: Any, like: torch.Tensor) -> torch.Tensor:
     if isinstance(number, torch.Tensor):
         return number
-    return torch.full((), number, dtype=torch.result_type(like, number), device="cpu")  # whatever is the user's default
+    return torch.full((), number, dtype=torch.result_type(like, number), device="cpu")  # not the user's default device
 
 
 def _averaged_to(name: str) -> Callable[[torch.Tensor, Sequence[int]], torch.Tensor]:
-    """Return what an adaptive average does. An average of everything is a mean.
+    """Return an adaptive average pooling. An average of everything is a mean.
 
-    PyTorch makes it one, too, but sets the result's strides in place where channels come last in memory, which torch-mlir
+    PyTorch also makes it a mean, but sets the result's strides in place if channels are last in memory, which torch-mlir
     has no rule for.
     """
     operator, rank = _overload(f"adaptive_avg_pool{name}.default"), int(name[0])
@@ -321,9 +323,9 @@ def _further() -> Decompositions:
 
 
 def _between(operator: Any) -> Callable[[Any, Any], Any]:
-    """Return an operator between two tensors that takes numbers, too, and other shapes: torch-mlir's shifts repeat nothing.
+    """Return an operator on two tensors that also takes numbers and other shapes: torch-mlir's shifts do not broadcast.
 
-    It may be said in itself: tensors of one shape and dtype are left alone then.
+    It may be decomposed into itself: tensors of one shape and dtype are then left alone.
     """
 
     def taken(left: Any, right: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tensors that wait for their readers: computed from memory alone, they run in the loops of whoever reads them."""
+"""Deferred tensors: computed from memory alone, they run in the loops of their readers."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from hub.toolkit.tensors import IN_MEMORY, Join, Pointwise, Take, Tensor, argume
 Placement = tuple[int | None, ...]
 """The loop that runs along each dim of a tensor; None for dims of size 1."""
 MOST_IN_A_CHAIN = 16
-"""So many functions at most, one behind the other, wait."""
+"""Largest number of functions in a chain that is deferred."""
 MOST_REPEATED = 4
-"""So many at most are computed again, for another reader or for another row."""
+"""Largest number of functions that are recomputed, for another reader or another row."""
 
 
 @dataclass(eq=False)
 class Waiting:
-    """Tensors that have no loops yet."""
+    """Deferred tensors, which have no loops yet."""
 
     readers: Mapping[Tensor, int]
-    """How many tensors read each one."""
+    """Number of tensors that read each tensor."""
     kept: Collection[Tensor]
-    """What has to lie in memory for some reader."""
+    """Tensors that must be in memory for some reader."""
     functions: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
-    """Tensors that wait, with the number of functions behind each."""
+    """Deferred tensors, with the number of functions behind each."""
 
     def __contains__(self, tensor: Tensor) -> bool:
         return tensor in self.functions
 
     def add(self, tensor: Tensor) -> None:
-        """Have a tensor wait."""
+        """Defer a tensor."""
         self.functions[tensor] = _functions(tensor, self)
 
     def remove(self, tensor: Tensor) -> None:
-        """End a tensor's wait."""
+        """End a tensor's deferral."""
         del self.functions[tensor]
 
     def reads(self, tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
-        """Return what a tensor is computed from, behind those that wait, with the index over its loops."""
+        """Yield what a tensor is computed from, looking through deferred tensors, with the index over its loops."""
         for source, index in reads(tensor):
             if source in self.functions and index is not None:
                 yield from ((each, None if inner is None else composed(inner, index)) for each, inner in self.reads(source))
@@ -51,7 +51,7 @@ class Waiting:
 
 
 def nobody_waits(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Waiting:
-    """Return who waits for whom, before anything was placed."""
+    """Return the initial state of deferral, before any tensor is placed."""
     readers: dict[Tensor, int] = {}
     kept = set(outputs)
     for tensor in order:
@@ -91,7 +91,7 @@ def _is_expensive(tensor: Tensor, waiting: Waiting) -> bool:
 
 
 def fits_in(source: Tensor, index: Index | None, reader: Tensor, waiting: Waiting) -> bool:
-    """Return whether a tensor that waits can run in the loops of one that reads it, at an index over these."""
+    """Return whether a deferred tensor can run in the loops of a reader, which reads it at an index over these loops."""
     if index is None or not _is_plain(index, source, reader):
         return False
     is_repeated = product(source.shape) != product(space_of(reader))
@@ -101,7 +101,7 @@ def fits_in(source: Tensor, index: Index | None, reader: Tensor, waiting: Waitin
 
 
 def _is_plain(index: Index, source: Tensor, reader: Tensor) -> bool:
-    """Return whether each dim of a tensor is read from end to end along a dim of its own of the reader's loops."""
+    """Return whether each dim of a tensor is read from end to end along its own dim of the reader's loops."""
     space = space_of(reader)
     used: set[int] = set()
     for part, size in zip(index, source.shape, strict=True):
@@ -117,7 +117,7 @@ def _is_plain(index: Index, source: Tensor, reader: Tensor) -> bool:
 
 
 def joining(tensor: Tensor, placement: Placement, waiting: Waiting) -> dict[Tensor, Placement] | None:
-    """Return those that come along into a reader's loops, sources first; None where one had to run in two ways."""
+    """Return the deferred tensors that join a reader's loops, sources first; None if one would run in two ways."""
     found: dict[Tensor, Placement] = {}
     for source, index in reads(tensor):
         if source not in waiting or index is None:
@@ -135,5 +135,5 @@ def _loop(part: Affine, size: object, placement: Placement) -> int | None:
 
 
 def own_index(placement: Placement) -> Index:
-    """Return the index of an element in its loops."""
+    """Return the index of an element over its loops."""
     return tuple(Affine() if loop is None else variable(loop) for loop in placement)

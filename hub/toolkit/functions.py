@@ -1,4 +1,4 @@
-"""What is known of the functions of single elements, whichever code generator writes them. Imports no torch."""
+"""Properties of elementwise functions that hold for every code generator. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ TRANSCENDENTAL = (
     *("exp", "expm1", "exp2", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"),
     *("tanh", "asinh", "acosh", "atanh", "erf", "erfc", "pow", "atan2", "hypot"),
 )
-"""Functions that cost more than reading their result again; libraries have them under these names."""
+"""Functions that cost more than reading their result again; libraries provide them under these names."""
 _LOWEST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -128, "u8": 0, "i1": 0}
 _HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8": 255, "i1": 1}
 
 
 def neutral(function: str, dtype: str) -> float:
-    """Return the value that changes no "sum", "prod", "max", "min", "any" or "all" of values of a dtype."""
+    """Return the neutral element of "sum", "prod", "max", "min", "any" or "all" for a dtype."""
     if function in ("sum", "any"):
         return 0
     if function in ("prod", "all"):

@@ -1,4 +1,4 @@
-"""Decides which tensors are computed in one pair of loops, and which have to lie in memory."""
+"""Assignment of tensors to nests of loops, and the choice of tensors that must lie in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hub.toolkit.tensors import (
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Writes a member's elements into memory: its own, or a part of a `Join`."""
+    """A store of a member's elements to memory: its own, or a part of a `Join`."""
 
     member: Tensor
     into: Tensor
@@ -44,19 +44,19 @@ class Group:
     domain: tuple[Size, ...]
     reduced: frozenset[int] = frozenset()
     annexes: list[frozenset[int]] = field(default_factory=list[frozenset[int]])
-    """Further loops inside, each for members that have other sizes than the reduced ones: halves of a row, say."""
+    """Further inner loops, each for members whose sizes differ from the reduced ones: halves of a row, for example."""
     members: dict[Tensor, Placement] = field(default_factory=dict[Tensor, Placement])
     stores: list[Store] = field(default_factory=list[Store])
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The loops around all others."""
+        """The outermost loops, which contain all others."""
         inner = self.reduced.union(*self.annexes)
         return tuple(loop for loop in range(len(self.domain)) if loop not in inner)
 
     @property
     def spaces(self) -> list[tuple[int, ...]]:
-        """The loops in which members may have elements: the outer ones with one set of inner ones each, in order."""
+        """The loops over which members may have elements: the outer ones plus one set of inner ones each, in order."""
         return [tuple(sorted((*self.kept, *inner))) for inner in (self.reduced, *self.annexes)]
 
 
@@ -65,26 +65,26 @@ Stage = Group | Product | Scan | Put | Template
 
 @dataclass(eq=False)
 class Schedule:
-    """Stages in order, and what lies in memory."""
+    """Stages in order, and the tensors that lie in memory."""
 
     waiting: Waiting
     has_annexes: bool
     narrow: int
     final: frozenset[Tensor]
-    """Tensors whose values do not come back to any rows."""
+    """Tensors whose values are not read by any rows again."""
     stages: list[Stage] = field(default_factory=list[Stage])
     stage_of: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
-    """The stage after which a tensor is there; -1 for those from outside."""
+    """The stage after which a tensor is available; -1 for tensors from outside."""
     stored: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
-    """Tensors with memory of their own that stages write."""
+    """Tensors with their own memory that stages write."""
 
 
 def scheduled(outputs: Sequence[Tensor], *, has_annexes: bool = True, narrow: int = 0) -> Schedule:
-    """Return the stages that compute some tensors, each of which is left in memory.
+    """Return the stages that compute some tensors, each of which ends up in memory.
 
-    `has_annexes` says that groups may have further inner loops beside the reduced ones. Expensive functions of the values
-    of rows up to `narrow` elements get loops of their own: beside so little work, the lanes that they leave idle count. Of
-    rows of unknown length only those whose values do not come back to the rows do.
+    `has_annexes` allows groups to have further inner loops in addition to the reduced ones. Expensive functions of the
+    values of rows up to `narrow` elements get loops of their own: next to so little work, the lanes that they leave idle
+    count. For rows of unknown length, this holds only for functions whose values no rows read again.
     """
     order = in_order(outputs)
     schedule = Schedule(nobody_waits(order, outputs), has_annexes, narrow, never_spread(order))
@@ -96,7 +96,7 @@ def scheduled(outputs: Sequence[Tensor], *, has_annexes: bool = True, narrow: in
 
 
 def keep(tensor: Tensor, schedule: Schedule) -> None:
-    """Have a tensor left in memory."""
+    """Ensure that a tensor is stored in memory."""
     while isinstance(tensor, Reshape):
         tensor = tensor.source
     if tensor in schedule.waiting:
@@ -137,7 +137,7 @@ def _place_join(join: Join, schedule: Schedule) -> None:
     pieces = join.pieces
     if join.fill is not None:
         background = fill(join.fill, join.dtype, join.shape)
-        for tensor in in_order((background,)):  # of a half precision, it is computed
+        for tensor in in_order((background,)):  # in half precision, it is computed
             _place(tensor, schedule)
         pieces = ((background, (0,) * len(join.shape)), *pieces)
     at_least = len(schedule.stages) if join.fill is not None else 0
@@ -152,13 +152,13 @@ def _place_join(join: Join, schedule: Schedule) -> None:
 
 
 def _end_wait(tensor: Tensor, schedule: Schedule) -> None:
-    """Return a tensor that waited loops of its own."""
+    """Place a tensor that was deferred in loops of its own."""
     schedule.waiting.remove(tensor)
     _place_computed(tensor, schedule)
 
 
 def _end_waits_for(tensor: Tensor, schedule: Schedule) -> None:
-    """Have what a tensor reads, and what cannot run in its loops, be computed before."""
+    """Compute a tensor's deferred sources beforehand if they cannot run in its loops."""
     waiting = schedule.waiting
     for source, index in reads(tensor):
         if source in waiting and not fits_in(source, index, tensor, waiting):
@@ -196,9 +196,9 @@ def _place_computed(tensor: Tensor, schedule: Schedule, *, at_least: int = 0) ->
 def _joins(
     group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]], schedule: Schedule, place: int
 ) -> bool:
-    """Enter a tensor into a group if its loops fit and it reads what is computed there element by element.
+    """Add a tensor to a group if its loops fit and it reads what is computed there element by element.
 
-    One that reads nothing from there has to read the same memory, in the same loops.
+    A tensor that reads nothing computed there has to read the same memory in the same loops. Return whether it was added.
     """
     inside = [(source, index) for source, index in sources if schedule.stage_of[source] == place]
     if any(source not in group.members or index is None for source, index in inside):
@@ -217,7 +217,7 @@ def _joins(
 
 
 def _leaves_lanes_idle(group: Group, tensor: Tensor, placement: Placement, schedule: Schedule) -> bool:
-    """Return True for an expensive function of the values of rows that are, or may well be, narrow."""
+    """Return True for an expensive function of the values of rows that are, or probably are, narrow."""
     if not isinstance(tensor, Pointwise) or tensor.function not in TRANSCENDENTAL:
         return False
     size = product(group.domain[loop] for loop in group.reduced)
@@ -226,7 +226,7 @@ def _leaves_lanes_idle(group: Group, tensor: Tensor, placement: Placement, sched
 
 
 def _is_alike(group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]]) -> bool:
-    """Return whether a tensor runs in the loops that a group has, and both read something that lies in memory."""
+    """Return whether a tensor runs in the loops of a group, and both read a common tensor in memory."""
     space = space_of(tensor)
     if tuple(size for size in space if size != 1) != group.domain or group.annexes:
         return False
@@ -239,7 +239,7 @@ def _is_alike(group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Inde
 
 
 def _opens_annex(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Index | None]], waiting: Waiting) -> bool:
-    """Enter a tensor that reads values of rows into loops of its own inside the rows."""
+    """Add a tensor that reads the values of rows, in its own loops inside the rows; return whether that worked."""
     if isinstance(tensor, Reduce) or not group.reduced:
         return False
     kept = group.kept
@@ -265,7 +265,7 @@ def _opens_annex(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, In
 
 
 def _placements(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Index | None]]) -> Iterator[Placement]:
-    """Return the loops in which a tensor may run: those of its sizes in order, or those of what it reads, dim by dim."""
+    """Yield the loops in which a tensor may run: those of its sizes in order, or those of what it reads, dim by dim."""
     space = space_of(tensor)
     sizes = tuple(size for size in space if size != 1)
     spaces = group.spaces
@@ -294,7 +294,7 @@ def _placements(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Ind
 
 
 def _enter(group: Group, tensor: Tensor, placement: Placement, waiting: Waiting) -> bool:
-    """Enter a tensor and those that wait for it; False where one of these runs there in another way."""
+    """Add a tensor and the deferred tensors behind it; return False if one of these already runs there in another way."""
     along = joining(tensor, placement, waiting)
     if along is None or any(group.members.get(each, at) != at for each, at in along.items()):
         return False

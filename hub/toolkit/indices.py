@@ -1,4 +1,4 @@
-"""Keeps what a program reads and writes at given places inside of its tensors, for compilers that do not check."""
+"""Bounds for the indices at which a program reads and writes, for compilers that do not check them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ALONG = _names(
 )
 """Operators whose first arguments are a tensor, a dim and an index along it."""
 _IN_EACH = _names("index.Tensor _unsafe_index.Tensor index_put.default _unsafe_index_put.default")
-"""Operators whose first arguments are a tensor and a list of indices, one a dim, or None."""
+"""Operators whose first arguments are a tensor and a list with an index, or None, for each dim."""
 
 
 def bounded(module: fx.GraphModule) -> None:
-    """Have a program count negative indices from the end and move others beyond it to the last place.
+    """Make a program count negative indices from the end, and clamp out-of-range ones to the last position.
 
-    In eager an index out of range is an error; a compiler that neither looks nor clamps reads memory of others.
+    In eager an index out of range is an error; a compiler that neither checks nor clamps reads foreign memory.
     """
     graph = module.graph
     for node in tuple(graph.nodes):
@@ -51,7 +51,7 @@ def _inside(graph: fx.Graph, index: Any, source: Any, dim: int) -> fx.Node:
 
 
 def within(index: torch.Tensor, source: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return places along a dim of a tensor, all of them inside."""
+    """Return positions along a dim of a tensor, all of them in range."""
     if not source.dim():
         return index
     size = source.shape[dim]

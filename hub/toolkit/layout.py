@@ -1,4 +1,4 @@
-"""The order in which a tensor's dims lie in memory."""
+"""The order of a tensor's dims in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hub.toolkit.sizes import Size, python_text, size_of
 
 
 def memory_order(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the dims from outermost in memory to innermost, if elements lie packed in that order; else as they are."""
+    """Return the dims from outermost to innermost in memory if elements are packed in that order; otherwise unchanged."""
     dims = tuple(range(len(spec.shape)))
     sizes, strides = tuple(map(priced_size, spec.shape)), tuple(map(priced_size, spec.stride))
     order = tuple(sorted(dims, key=lambda dim: (-strides[dim], -sizes[dim], dim)))
@@ -25,10 +25,10 @@ def memory_order(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def gapped_strides(spec: TensorSpec, symbols: Mapping[Any, str]) -> tuple[Size, ...] | None:
-    """Return the strides of a tensor that lies in memory with gaps or more than once: slices, steps, what was expanded.
+    """Return the strides of a tensor with gaps or repeated elements in memory: slices, steps, expanded tensors.
 
-    None where elements lie packed, in whatever order of dims, where there are none, or where a stride depends on a symbol
-    that is not among `symbols`.
+    None if elements are packed, in any order of dims, if there are none, or if a stride depends on a symbol that is not
+    among `symbols`.
     """
     sizes, strides = tuple(map(size_of, spec.shape)), tuple(map(size_of, spec.stride))
     if is_packed(spec) or 0 in sizes or not all(is_shown(stride, symbols) for stride in strides):
@@ -37,12 +37,12 @@ def gapped_strides(spec: TensorSpec, symbols: Mapping[Any, str]) -> tuple[Size, 
 
 
 def is_packed(spec: TensorSpec) -> bool:
-    """Return whether elements lie without gaps, each once, in whatever order of dims."""
+    """Return whether elements lie without gaps, each once, in any order of dims."""
     return spec.is_contiguous or memory_order(spec) != tuple(range(len(spec.shape)))
 
 
 def is_shown(size: Size, symbols: Mapping[Any, str]) -> bool:
-    """Return True for a size that follows from some symbols."""
+    """Return whether a size can be computed from the given symbols."""
     try:
         python_text(size, symbols)
     except ValueError:
@@ -51,5 +51,5 @@ def is_shown(size: Size, symbols: Mapping[Any, str]) -> bool:
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
-    """Return the order that undoes one."""
+    """Return the inverse of a permutation."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))

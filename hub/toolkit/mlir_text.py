@@ -1,4 +1,4 @@
-"""Large constants in MLIR's text: they stand behind the program, where some parsers do not look."""
+"""Large constants in MLIR's text: MLIR prints them after the program, where some parsers do not look."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _ALIGNMENT_DIGITS = 8
 
 
 def blobs(text: str) -> dict[str, str]:
-    """Return the hexadecimal digits of large constants, which MLIR prints apart from the program, by name."""
+    """Return the hexadecimal digits of large constants, which MLIR prints separately from the program, by name."""
     _, _, resources = text.partition("{-#")
     return {name: digits[_ALIGNMENT_DIGITS:] for name, digits in _BLOB.findall(resources)}
 
 
 def inlined(text: str) -> str:
-    """Return a program with the constants that stand behind it where they are used."""
+    """Return a program with the constants printed after it moved to where they are used."""
     program, mark, _ = text.partition("{-#")
     if not mark:
         return text

@@ -1,4 +1,4 @@
-"""Which views and joins may trade places with functions: what would be computed again, and where seams are."""
+"""Which views and joins may be swapped with functions: how much that recomputes, and where seams are."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hub.toolkit.sizes import Size, is_static, plus, product
 from hub.toolkit.tensors import COMPUTED, Iota, Join, Pointwise, Reduce, Reshape, Take, Tensor, View
 
 MOST_FUNCTIONS = 16
-"""So many functions at most are computed again behind a view."""
+"""Largest number of functions that are recomputed behind a view."""
 MOST_REPEATS = 4
-"""So often at most an element is computed again, as windows that overlap do; functions that are expensive only once."""
+"""Largest number of times an element is computed, as for overlapping windows; expensive functions only once."""
 MOST_PIECES = 8
 
 
 def seam_dim(join: Join) -> int | None:
-    """Return the dim along which pieces lie one after the other, without anything in between; None where that is not so."""
+    """Return the dim along which pieces lie one after the other without gaps; None if there is no such dim."""
     if join.fill is not None or not 1 < len(join.pieces) <= MOST_PIECES:
         return None
     dims = {dim for _, offsets in join.pieces for dim, offset in enumerate(offsets) if offset != 0}
@@ -35,7 +35,7 @@ def seam_dim(join: Join) -> int | None:
 
 
 def seams_of(dim: int, joins: Sequence[Join]) -> list[tuple[Size, Size]] | None:
-    """Return start and size of the stretches between all seams; None where symbolic ones differ."""
+    """Return start and size of the stretches between all seams; None if symbolic seams differ."""
     along = [join for join in joins if seam_dim(join) == dim]
     each = [[(offsets[dim], piece.shape[dim]) for piece, offsets in join.pieces] for join in along]
     if all(one == each[0] for one in each):
@@ -49,9 +49,9 @@ def seams_of(dim: int, joins: Sequence[Join]) -> list[tuple[Size, Size]] | None:
 
 
 def is_moved(source: Tensor, tensor: View) -> bool:
-    """Return whether computing elements behind a view costs little: few functions, few elements more than once.
+    """Return whether computing elements behind a view is cheap: few functions, few elements more than once.
 
-    Dims in another order stay a view, for that runs in the same loops.
+    A permutation of dims stays a view, because it runs in the same loops.
     """
     if _is_reordered(tensor) or changes_rows(source, tensor.index, tensor.shape, identity(source.shape)):
         return False
@@ -78,12 +78,12 @@ def _is_reordered(tensor: View) -> bool:
 
 
 def has_few_functions(tensor: Tensor) -> bool:
-    """Return whether what is computed behind a tensor, up to memory and reductions, may be written once more."""
+    """Return whether what is computed behind a tensor, up to memory and reductions, is small enough to be duplicated."""
     return _functions_of(tensor) is not None
 
 
 def _functions_of(tensor: Tensor) -> set[str] | None:
-    """Return the functions that are computed behind a tensor, up to memory and reductions; None where they are many."""
+    """Return the functions computed behind a tensor, up to memory and reductions; None if there are many."""
     found: dict[Tensor, str] = {}
     stack = [tensor]
     while stack:
@@ -104,7 +104,7 @@ def _functions_of(tensor: Tensor) -> set[str] | None:
 
 
 def changes_rows(tensor: Tensor, index: Index, shape: Sequence[Size], inner: Index) -> bool:
-    """Return whether what is behind a view would read a reduction at another place than its own."""
+    """Return whether moving a view would read a reduction at other positions than its own."""
     stack, seen = [(tensor, inner)], set[tuple[Tensor, Index]]()
     while stack:
         if (pair := stack.pop()) in seen:
@@ -137,7 +137,7 @@ def slices_reduction(tensor: Tensor, dim: int) -> bool:
 
 
 def span_of(part: Affine, shape: Sequence[Size]) -> tuple[int, int] | None:
-    """Return the lowest and highest value of an index; None where it is symbolic."""
+    """Return the lowest and highest value of an index; None if it is symbolic."""
     low = high = part.constant
     for variable, factor in part.terms:
         size = shape[variable]
@@ -148,14 +148,14 @@ def span_of(part: Affine, shape: Sequence[Size]) -> tuple[int, int] | None:
 
 
 def is_joined_dims(tensor: Tensor) -> bool:
-    """Return True for a reshape of what is computed that only joins dims."""
+    """Return whether a tensor is a reshape of a computed one that only joins dims."""
     if not isinstance(tensor, Reshape) or not isinstance(tensor.source, (*COMPUTED, Join)):
         return False
     return cut_index(tensor.shape, tensor.source.shape) is not None
 
 
 def finest(joined_dims: Sequence[Tensor], shape: tuple[Size, ...]) -> tuple[Size, ...] | None:
-    """Return the dims before joining into which all others can be cut; None where there are none."""
+    """Return the unjoined dims into which all others can be split; None if there are none."""
     if any(each.shape != shape for each in joined_dims):
         return None
     finer = sorted((each.source.shape for each in joined_dims if isinstance(each, Reshape)), key=len)
@@ -170,7 +170,7 @@ def in_dims(tensor: Tensor, shape: tuple[Size, ...]) -> Tensor:
 
 
 def splits_reduction(tensor: Tensor, shape: tuple[Size, ...]) -> bool:
-    """Return whether finer dims would read a reduction that is not joined itself by more than one index each."""
+    """Return whether finer dims would read a reduction, unless itself joined, with more than one index per dim."""
     if is_joined_dims(tensor):
         return False
     index = cut_index(tensor.shape, shape)

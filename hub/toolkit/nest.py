@@ -1,4 +1,4 @@
-"""Plans the loops of a group: which one runs along the lanes, which ones are one loop in truth, which phases there are."""
+"""The loops of a group: which one runs along the vector lanes, which ones merge into one, and which phases there are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hub.toolkit.sizes import Size, is_static, strides_of, times
 from hub.toolkit.tensors import Iota, Reduce, Take, Tensor, View, arguments_of
 
 STEP_COSTS = {0: 1.0, 1: 1.0, 2: 2.0, -1: 2.0}
-"""What lanes cost whose elements lie so far apart; every second one, and elements backwards, are put together from rows."""
+"""Cost of lanes by the stride of their elements; strides of 2 and -1 are assembled from contiguous rows."""
 FAR = 8.0
 
 PhaseOf = dict[Tensor, int]
@@ -21,10 +21,10 @@ PhaseOf = dict[Tensor, int]
 
 @dataclass(frozen=True)
 class Nest:
-    """The loops of a group as they will run."""
+    """The loops of a group in the form in which they run."""
 
     sizes: tuple[Size, ...]
-    """Of each loop; a merged one's counts in the loop that it is part of."""
+    """Size of each loop; a merged loop's size counts in the loop that it becomes part of."""
     lane: int
     merged: frozenset[int]
     annex_lanes: tuple[int, ...] = ()
@@ -32,14 +32,14 @@ class Nest:
 
 
 def memory_index(tensor: Tensor, index: Index) -> Affine:
-    """Return where an element of a tensor lies in its memory."""
+    """Return the position of a tensor's element in its memory."""
     return linear(index, strides_of(tensor.shape))
 
 
 def nest_of(group: Group) -> Nest:
     """Return the loops of a group."""
     stores = list(_store_places(group))
-    accesses = [*_read_places(group), *stores, *stores]  # what is written apart costs more: no tile helps
+    accesses = [*_read_places(group), *stores, *stores]  # scattered writes cost more: no tile helps
     sizes = list(group.domain)
     merged: set[int] = set()
     kind_of = {loop: kind for kind, loops in enumerate((group.kept, group.reduced, *group.annexes)) for loop in loops}
@@ -101,12 +101,12 @@ def _is_number(tensor: Tensor) -> bool:
 
 
 def loop_index(placement: Placement) -> Index:
-    """Return the index of a member's element in the loops that it is computed in."""
+    """Return the index of a member's element over the loops in which it is computed."""
     return tuple(Affine() if loop is None else variable(loop) for loop in placement)
 
 
 def inner_index(reduce: Reduce, group: Group, placement: Placement) -> Index:
-    """Return the index of the element that a reduction takes in, over all loops."""
+    """Return the index of the element that a reduction reads, over all loops."""
     loops = iter(sorted(group.reduced))
     index: list[Affine] = []
     for dim, size in enumerate(reduce.source.shape):
@@ -116,9 +116,9 @@ def inner_index(reduce: Reduce, group: Group, placement: Placement) -> Index:
 
 
 def phases_of(group: Group) -> PhaseOf:
-    """Return each member's phase: in it a full one can be computed, and after the one before it a row's value is there.
+    """Return each member's phase: a full member can be computed in it, and a row's value exists after the one before it.
 
-    Members stand in an order in which sources come first.
+    Members are in an order in which sources come first.
     """
     phase: PhaseOf = {}
     for tensor in group.members:

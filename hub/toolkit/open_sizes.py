@@ -1,4 +1,4 @@
-"""One program for all sizes of a cluster, with a condition on sizes under which it is right."""
+"""One program for all sizes of a cluster, and the condition on sizes under which it is correct."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hub.toolkit.symbols import symbol_texts
 
 @dataclass(frozen=True)
 class Open:
-    """A program whose sizes are symbols. It takes numbers where the cluster does."""
+    """A program with symbolic sizes. It takes number inputs where the cluster does."""
 
     program: Specialised
     condition: str
-    """Python's expression over a call's inputs i0, i1, ..., true where these agree on sizes, where all holds that was taken
-    for granted of sizes while tracing, and where none is below `least`. For `condition_of`."""
+    """A Python expression over a call's inputs i0, i1, ..., true if they agree on sizes, if every assumption that tracing
+    made about sizes holds, and if no size is below `least`. For `condition_of`."""
 
 
 def opened(
@@ -39,10 +39,10 @@ def opened(
 ) -> Open:
     """Return a cluster's program for all sizes, as `hub.toolkit.arguments.specialised` does for given ones.
 
-    Its symbols are its own, so that nobody else learns what tracing assumes of them: that leaves guards, which the
-    condition holds. That symbols are at least 2 PyTorch always assumes, and it leaves no guard; `least` below 2 is for
-    operators that are known to come out right all the same. Raises ValueError where inputs do not show all symbols, where
-    one was below 2 or has to be what it was, and whatever tracing raises.
+    Its symbols are its own, so that what tracing assumes about them affects nothing else: assumptions leave guards, which
+    the condition contains. PyTorch always assumes that symbols are at least 2, which leaves no guard; a `least` below 2 is
+    for operators that are known to be correct all the same. Raise ValueError if inputs do not show all symbols, or if a
+    symbol was below 2 or is fixed by tracing. Propagate exceptions of tracing.
     """
     known = symbol_texts(cluster)
     environment = ShapeEnv(duck_shape=False)
@@ -67,17 +67,17 @@ def opened(
 
 
 def is_open(cluster: Cluster) -> bool:
-    """Return whether a size among a cluster's inputs is a symbol."""
+    """Return whether a size among a cluster's inputs is symbolic."""
     return any(is_symbolic(size) for _, size in _sizes(cluster) if not isinstance(size, float))
 
 
 def condition_of(text: str, inputs: int) -> Callable[..., bool]:
-    """Return the function of a call's inputs, of which there are so many, that a condition's text says.
+    """Return the function of a call's inputs, `inputs` in number, that evaluates a condition's text.
 
-    It is false where the text cannot be computed: a guard may divide by a size of 0.
+    It returns False if the text cannot be computed: a guard may divide by a size of 0.
     """
     names = ", ".join(f"i{position}" for position in range(inputs))
-    said = eval(f"lambda {names}: {text}", {"math": math})  # a text of ours, over shapes and numbers
+    said = eval(f"lambda {names}: {text}", {"math": math})  # our own text, over shapes and numbers
 
     def holds(*values: Any) -> bool:
         try:
@@ -89,7 +89,7 @@ def condition_of(text: str, inputs: int) -> Callable[..., bool]:
 
 
 def _symbols(cluster: Cluster, known: Mapping[Any, str], environment: ShapeEnv) -> dict[Any, Any]:
-    """Return a symbol of an environment for each of those in the sizes of a cluster's inputs."""
+    """Return a symbol of an environment for each symbol in the sizes of a cluster's inputs."""
     found: dict[Any, Any] = {}
     for size in (size for _, size in _sizes(cluster) if is_symbolic(size)):
         for symbol in sorted(getattr(size_of(size), "free_symbols", ()), key=str):
@@ -104,13 +104,13 @@ def _symbols(cluster: Cluster, known: Mapping[Any, str], environment: ShapeEnv) 
 
 
 def _seen(text: str, cluster: Cluster) -> int:
-    """Return what a text that reads a size gives for the inputs that a cluster was captured with."""
+    """Return the value of a text that reads a size, for the inputs with which a cluster was captured."""
     seen = [SimpleNamespace(shape=size) if isinstance(size, tuple) else size for size in captured_sizes(cluster)]
     return eval(text, {f"i{position}": value for position, value in enumerate(seen)})
 
 
 def _agreements(cluster: Cluster, known: Mapping[Any, str], symbols: Iterable[Any], least: int) -> Iterator[str]:
-    """Return how large symbols are at least, and that each size of an input is what the symbols make of it."""
+    """Yield the lower bounds of symbols, and that each size of an input equals its expression over the symbols."""
     texts = {symbol: known[symbol] for symbol in symbols}
     yield from (f"{text} >= {least}" for text in texts.values())
     for text, size in _sizes(cluster):
@@ -119,7 +119,7 @@ def _agreements(cluster: Cluster, known: Mapping[Any, str], symbols: Iterable[An
 
 
 def _sizes(cluster: Cluster) -> Iterator[tuple[str, Any]]:
-    """Return each size among a cluster's inputs, with the text that reads it."""
+    """Yield each size among a cluster's inputs, with the text that reads it."""
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, ScalarSpec):
             yield f"i{position}", spec.value

@@ -1,4 +1,4 @@
-"""Operators with a rule, one row each with its conditions. Imports no torch."""
+"""Operators that have a rule, one row each with its conditions. Imports no torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hub.toolkit.conditions import (
 
 FLOAT = dtypes("float32", "float64")
 SINGLE = dtypes("float32", "float16", "bfloat16")
-"""Not float64, in which results differ from PyTorch's by more than some roundings where terms cancel."""
+"""Excludes float64, in which results differ from PyTorch's by more than a few roundings if terms cancel."""
 FLOATING = dtypes("float32", "float64", "float16", "bfloat16")
 FLOATING_PLACED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32")
 CLASSIFIED = dtypes("float32", "float64", "float16", "bfloat16", "int64")
@@ -77,7 +77,7 @@ _CONVOLUTION = (
 _AVERAGED = (static_space(1), not_ceil, counts_padding, absent("divisor_override"), rank("self", 4, 5))
 
 PLACES_IN_WINDOWS = ("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
-"""Operators that leave open which of equal elements they take, and whose rule here takes eager's."""
+"""Operators that leave open which of equal elements they take; the rules here take the same as eager."""
 
 ROWS: Mapping[str, tuple[Condition, ...]] = {
     # pointwise: one input
@@ -201,14 +201,14 @@ ROWS: Mapping[str, tuple[Condition, ...]] = {
     **_all("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", _POOLED, static_space(1)),
     **_all("avg_pool1d", FLOATING, rank("self", 3, 3), static_space(1), not_ceil, counts_padding),
     **_all("avg_pool2d", FLOATING, *_AVERAGED),
-    **_all("avg_pool3d", FLOAT, *_AVERAGED),  # eager has no halves there, on a CPU
+    **_all("avg_pool3d", FLOAT, *_AVERAGED),  # eager has no half precision there on a CPU
     **_all("adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d", FLOATING, equal_windows),
     **_rows("upsample_nearest1d.vec upsample_nearest1d.default upsample_nearest2d.vec", FLOATING, whole_factors),
     **_rows("upsample_nearest2d.default upsample_nearest3d.vec", FLOATING, whole_factors),
     # gathering
     **_all("embedding index_select gather", ANY, has_dims),
     **_rows("index.Tensor _unsafe_index.Tensor", ANY, integer_indices),
-    # putting in
+    # writes
     **_rows("scatter.src scatter.value", ANY),
     **_rows("scatter.reduce scatter.value_reduce", NUMBER),
     **_all("scatter_add", NUMBER),
@@ -233,7 +233,7 @@ ROWS: Mapping[str, tuple[Condition, ...]] = {
     **_all("select_backward", ANY, plain("index")),
     **_all("embedding_dense_backward", FLOATING_PLACED, one_of("scale_grad_by_freq", False)),
 }
-"""What a code generator takes that has loops, products and scans for all tensors. Conditions on devices are its own."""
+"""Operators of a code generator that has loops, products and scans for all tensors. It adds conditions on devices."""
 
 _NOT_HALF = dtypes("float32", "float64", *_WHOLE, "bool")
 NARROWER: Mapping[str, tuple[Condition, ...]] = {
@@ -253,4 +253,4 @@ NARROWER: Mapping[str, tuple[Condition, ...]] = {
         "nll_loss_forward nll_loss_backward", _NOT_HALF, rank("self", 2, 2), absent("weight"), one_of("reduction", 1, 2)
     ),
 }
-"""What other compilers were tried with, of operators of which the rules take more by now: halves, and other losses."""
+"""Conditions for other compilers, as far as they were tested, on operators that the rules now support more widely."""

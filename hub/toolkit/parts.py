@@ -1,4 +1,4 @@
-"""Reductions to a few values in two steps, so that threads can share them: parts of a dim first, then their results."""
+"""Reductions to few values in two steps, so that threads can share them: first parts of a dim, then their results."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from hub.toolkit.tensors import Pointwise, Reduce, Reshape, Take, Tensor, View, 
 
 MOST_PARTS = 64
 PART = 4096
-"""Elements from which on a part is worth a task."""
+"""Number of elements from which a part is worth a task."""
 
 SHORTEST_ROW = 64
-"""Elements from which on a row of known length is worth a result of its own."""
+"""Number of elements from which a row of known length is worth a result of its own."""
 
 MOST_REPEATED = 4
-"""So many cheap functions may be computed twice where others read their values too."""
+"""Largest number of cheap functions that may be computed twice if others also read their values."""
 
 Readers = Mapping[Tensor, frozenset[Tensor | None]]
-"""What is directly defined by each tensor of a program; None stands for the program's results."""
+"""The tensors that each tensor of a program directly defines; None stands for the program's results."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """How a dim is cut."""
+    """The split of a dim into parts."""
 
     dim: int
     count: int
     shape: tuple[Size, ...]
-    """Of the source, with the dim as two: the parts, and the elements of one."""
+    """Shape of the source, with the dim as two: the parts, and the elements of one part."""
     index: Index
-    """Where elements of that shape lie in the source."""
+    """Positions in the source of elements of that shape."""
 
     def joined(self, tensor: Reduce, cut: Tensor) -> Tensor:
-        """Return a reduction as one of the results of parts; `cut` is its source in the parts' shape."""
+        """Return a reduction as a reduction of the results of parts; `cut` is its source in the parts' shape."""
         inner = [dim if dim < self.dim else dim + 1 for dim in tensor.dims]
         results = reduced(tensor.function, cut, inner, tensor.dtype)
         return without(reduced(tensor.function, results, (self.dim,), tensor.dtype), (self.dim,))
 
 
 def readers_of(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Readers:
-    """Return who reads what in a program."""
+    """Return the readers of each tensor of a program."""
     found: dict[Tensor, set[Tensor | None]] = {tensor: set() for tensor in order}
     for tensor in order:
         for argument in arguments_of(tensor):
@@ -56,7 +56,7 @@ def readers_of(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Readers:
 
 
 def parts_of(tensor: Reduce, threads: int) -> Parts | None:
-    """Return how to cut a reduction; None where it has rows enough for the threads, few elements, or unknown sizes."""
+    """Return how to split a reduction; None if it has enough rows for the threads, few elements, or unknown sizes."""
     source = tensor.source
     results, elements = product(tensor.shape), product(source.shape)
     if not is_static(results) or not is_static(elements) or results >= threads or tensor.dtype in HALVES:
@@ -77,7 +77,7 @@ def parts_of(tensor: Reduce, threads: int) -> Parts | None:
 
 
 def by_rows(tensor: Reduce, threads: int) -> Tensor | None:
-    """Return a reduction of unknown sizes to few values as one of its rows' results; None for any other."""
+    """Return a reduction of unknown sizes to few values as a reduction of its rows' results; None for any other."""
     results, elements = product(tensor.shape), product(tensor.source.shape)
     if is_static(elements) or not is_static(results) or results >= threads or tensor.dtype in HALVES:
         return None
@@ -90,13 +90,13 @@ def by_rows(tensor: Reduce, threads: int) -> Tensor | None:
 
 
 def _count(size: int, elements: int) -> int:
-    """Return the largest number of equal parts, each worth a task."""
+    """Return the largest number of equal parts that are each worth a task."""
     counts = (count for count in range(2, MOST_PARTS + 1) if size % count == 0 and elements // count >= PART)
     return max(counts, default=1)
 
 
 def may_be_cut(tensor: Reduce, readers: Readers) -> bool:
-    """Return whether what is computed for a reduction, up to memory, is read nowhere else, or may be computed twice."""
+    """Return whether what is computed for a reduction, up to memory, is read only by it or may be computed twice."""
     behind: set[Tensor] = set()
     stack = [tensor.source]
     while stack:

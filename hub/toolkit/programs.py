@@ -1,4 +1,4 @@
-"""Programs that a compiler made of one cluster: one for all sizes, or one for each combination, built when it is met."""
+"""The compiled programs of one cluster: one for all sizes, or one for each combination, built when it first occurs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hub.toolkit.arguments import Sizes
 from hub.toolkit.open_sizes import condition_of
 
 MOST_SIZES = 16
-"""Programs that one executable holds; a call with further sizes runs in eager."""
+"""Largest number of programs in one executable; a call with further sizes runs in eager."""
 ProgramT = TypeVar("ProgramT")
 
 
 class Programs(Generic[ProgramT]):
-    """Programs of a cluster by sizes. Threads may ask at once."""
+    """Programs of a cluster by sizes. Threads may look up programs concurrently."""
 
     def __init__(
         self,
@@ -30,9 +30,9 @@ class Programs(Generic[ProgramT]):
         general: ProgramT | None = None,
         condition: str = "",
     ) -> None:
-        """`build` compiles for further sizes and raises CompileError: for those that a general program does not serve.
+        """Take what compiles further sizes, those that `general` does not serve; `build` may raise CompileError.
 
-        That is right where a condition of `hub.toolkit.open_sizes` holds.
+        `general` is correct for sizes for which `condition`, made by `hub.toolkit.open_sizes`, holds.
         """
         self._cluster, self._found, self._build = cluster, found, build
         self.general = general
@@ -40,17 +40,17 @@ class Programs(Generic[ProgramT]):
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[Sizes, ProgramT]]:
-        """Return what was built for given sizes by now."""
+        """Iterate over the programs built for given sizes so far."""
         return iter(tuple(self._found.items()))
 
     def __len__(self) -> int:
-        """Return how many were built for given sizes by now."""
+        """Return the number of programs built for given sizes so far."""
         return len(self._found)
 
     def of(self, inputs: Sequence[Any]) -> ProgramT:
         """Return the program for a call's inputs.
 
-        Raises RunError where they do not fit the cluster, InputRefused where there is no program and will be none.
+        Raise RunError if the inputs do not fit the cluster, and InputRefused if there is no program and will be none.
         """
         sizes = tuple(tuple(value.shape) if isinstance(value, torch.Tensor) else value for value in inputs)
         found = self._found.get(sizes)
@@ -79,7 +79,7 @@ class Programs(Generic[ProgramT]):
 
 
 def _misfit(cluster: Cluster, sizes: Sizes) -> str:
-    """Return which input has a size that a cluster does not allow; "" where all fit."""
+    """Return which input has a size that a cluster does not allow; "" if all fit."""
     if len(sizes) != len(cluster.inputs):
         return f"got {len(sizes)} inputs, {len(cluster.inputs)} wanted"
     for name, spec, size in zip(cluster.input_names, cluster.inputs, sizes, strict=True):

@@ -1,4 +1,4 @@
-"""What a tensor is computed from, behind views, and the order that follows from it."""
+"""What a tensor is computed from, looking through views, and the resulting order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hub.toolkit.tensors import Fill, Iota, Number, Pointwise, Reduce, Take, Ten
 
 
 def reads(tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
-    """Return what a tensor is computed from, behind views, with the index over its loops; None if that depends on data."""
+    """Yield what a tensor is computed from, through views, with the index over its loops; None if that depends on data."""
     if isinstance(tensor, Reduce):
         yield from behind(tensor.source, identity(tensor.source.shape))
     elif isinstance(tensor, Pointwise):
@@ -24,7 +24,7 @@ def reads(tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
 
 
 def through_views(tensor: Tensor, index: Index) -> tuple[Tensor, Index]:
-    """Return what lies behind views, with the index there."""
+    """Return the tensor behind views, and the index into it."""
     while isinstance(tensor, View):
         index = composed(tensor.index, index)
         tensor = tensor.source
@@ -32,7 +32,7 @@ def through_views(tensor: Tensor, index: Index) -> tuple[Tensor, Index]:
 
 
 def behind(tensor: Tensor, index: Index) -> Iterator[tuple[Tensor, Index]]:
-    """Return what lies behind views, with the index there; nothing for numbers."""
+    """Yield the tensor behind views and the index into it; nothing for numbers."""
     tensor, index = through_views(tensor, index)
     if not isinstance(tensor, (Fill, Number, Iota)):
         yield tensor, index
@@ -44,7 +44,7 @@ def space_of(tensor: Tensor) -> tuple[Size, ...]:
 
 
 def never_spread(order: Sequence[Tensor]) -> frozenset[Tensor]:
-    """Return the tensors from which nothing of another number of elements is computed; sources come first in `order`."""
+    """Return the tensors from which nothing with another number of elements is computed; sources come first in `order`."""
     spread: set[Tensor] = set()
     for tensor in reversed(order):
         for source in arguments_of(tensor):
@@ -54,7 +54,7 @@ def never_spread(order: Sequence[Tensor]) -> frozenset[Tensor]:
 
 
 def in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors and all that they are computed from, sources first."""
+    """Return tensors and everything that they are computed from, sources first."""
     order: dict[Tensor, None] = {}
     stack: list[tuple[Tensor, bool]] = [(tensor, False) for tensor in reversed(outputs)]
     while stack:

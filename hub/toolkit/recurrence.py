@@ -1,4 +1,4 @@
-"""Recurrent layers step by step, for compilers that know no loop over steps."""
+"""Recurrent layers unrolled step by step, for compilers without loops over steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hub.plugin.table import operator_name
 from hub.toolkit.arguments import decomposed, with_weights
 
 _PYTORCHS: Any = decompositions
-"""Its functions for recurrent layers have no annotations."""
+"""PyTorch's functions for recurrent layers have no annotations."""
 
 
 def unrolled(module: fx.GraphModule) -> None:
-    """Have a program compute each LSTM step by step: traced as it is, PyTorch gives one to oneDNN."""
+    """Unroll each LSTM of a program step by step: traced unchanged, PyTorch hands one to oneDNN."""
     for node in _lstms(module):
         node.target = lstm
     module.recompile()
@@ -30,7 +30,7 @@ def _lstms(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def written_out(cluster: Cluster) -> Cluster:
-    """Return a cluster with its LSTMs step by step, for compilers that read clusters; as it is where it has none."""
+    """Return a cluster with its LSTMs unrolled, for compilers that read clusters; unchanged if it has none."""
     if not _lstms(cluster.module):
         return cluster
     arguments = with_weights(cluster)
@@ -40,7 +40,7 @@ def written_out(cluster: Cluster) -> Cluster:
     for name, node in zip(arguments.weights, placeholders[len(cluster.inputs) :], strict=True):
         setattr(module, name, cluster.constants[name])
         with module.graph.inserting_before(node):
-            weight = module.graph.create_node("get_attr", name)  # `get_attr` wants a buffer
+            weight = module.graph.create_node("get_attr", name)  # `get_attr` requires a buffer
         weight.meta.update(node.meta)
         node.replace_all_uses_with(weight)
         module.graph.erase_node(node)
@@ -59,7 +59,7 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return what `aten.lstm.input` does, in products and functions of elements. Sizes are numbers."""
+    """Return the result of `aten.lstm.input`, computed with products and elementwise functions. Sizes are numbers."""
     grouped = _PYTORCHS.gather_params(params, has_biases, hx[0].size(2) != hx[1].size(2))
     hidden = list(zip(hx[0], hx[1], strict=True))
     options = has_biases, num_layers, dropout, train, bidirectional, batch_first

@@ -1,9 +1,10 @@
-"""Return an equal program that leaves less in memory: what moves elements trades places with what computes them.
+"""Rewrites of a program into an equal one that stores less in memory, by swapping moves of elements with computations.
 
-- A view, or a read at computed places, of computed elements becomes the same function of views or reads of its arguments.
-- A function of tensors side by side becomes the functions of the pieces side by side, written where they belong.
-- A function of joined dims is computed in the dims before they were joined, for their memory is the same.
-- A reduction to a few values becomes one of parts and one of their results, where threads share them.
+- A view, or a read at computed positions, of computed elements becomes the same function of views or reads of its
+  arguments.
+- A function of concatenated tensors becomes the concatenation of functions of the pieces, written to their final places.
+- A function of joined dims is computed in the dims before they were joined, because their memory is the same.
+- A reduction to few values becomes one of parts and one of their results, if threads share them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from hub.toolkit.tensors import (
 def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: int = 1) -> list[Tensor]:
     """Return the outputs of an equal program; `order` holds all tensors behind them, sources first.
 
-    Reductions to fewer values than there are threads are made in two steps.
+    Reductions to fewer values than there are threads are split into two steps.
     """
     done = simplifications(outputs, order, threads=threads)
     found: list[Tensor] = []
@@ -67,7 +68,7 @@ def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: i
 
 
 def simplifications(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: int = 1) -> dict[Tensor, Tensor]:
-    """Return what each tensor of a program becomes in an equal one, as `simplified` does; outputs may share memory."""
+    """Return what each tensor of a program becomes in an equal one, as in `simplified`; outputs may share memory."""
     moved = _Moved(readers_of(outputs, order), threads)
     for tensor in order:
         moved.done[tensor] = moved.rebuilt(tensor)
@@ -75,7 +76,7 @@ def simplifications(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threa
 
 
 class _Moved:
-    """Tensors of the program as they were rebuilt."""
+    """The tensors of the program as rebuilt so far."""
 
     def __init__(self, readers: Readers, threads: int) -> None:
         self._readers = readers
@@ -84,7 +85,7 @@ class _Moved:
         self._seen: dict[tuple[Tensor, tuple[Size, ...], Index], Tensor] = {}
 
     def rebuilt(self, tensor: Tensor) -> Tensor:
-        """Return a tensor over what its arguments have become."""
+        """Return a tensor rebuilt from its rebuilt arguments."""
         arguments = [self.done[each] for each in arguments_of(tensor)]
         match tensor:
             case View():
@@ -111,7 +112,7 @@ class _Moved:
     # --- views ---
 
     def inside(self, tensor: Tensor) -> Tensor:
-        """Return a tensor as it is best read by a loop: what is computed behind a view is computed there."""
+        """Return a tensor in the form that a loop reads best: what is computed behind a view is computed in that loop."""
         if not isinstance(tensor, View):
             return tensor
         source = tensor.source
@@ -142,7 +143,7 @@ class _Moved:
         return found
 
     def _part(self, join: Join, tensor: View) -> Tensor:
-        """Return a view of pieces side by side: of the one that it lies in, or side by side again."""
+        """Return a view of concatenated pieces: of the single piece in which it lies, otherwise unchanged."""
         dim = seam_dim(join)
         if dim is None:
             return tensor
@@ -160,7 +161,7 @@ class _Moved:
     # --- functions ---
 
     def function(self, tensor: Pointwise, arguments: Sequence[Tensor]) -> Tensor:
-        """Return a function of tensors that may be pieces side by side or joined dims."""
+        """Return a function of tensors that may be concatenated pieces or joined dims."""
         for argument in arguments:
             if isinstance(argument, Join) and (cut := self._in_pieces(tensor, argument, arguments)) is not None:
                 return cut
@@ -195,7 +196,7 @@ class _Moved:
         return self.inside(sliced(tensor, dim, start, size))
 
     def reduction(self, tensor: Reduce, source: Tensor) -> Tensor:
-        """Return a reduction; over joined dims, in the dims before they were joined."""
+        """Return a reduction; over joined dims, it is computed in the dims before they were joined."""
         if is_joined_dims(source):
             assert isinstance(source, Reshape)
             finer = source.source.shape
@@ -209,7 +210,7 @@ class _Moved:
         return self._in_parts(Reduce(tensor.shape, tensor.dtype, tensor.function, source, tensor.dims), tensor)
 
     def _in_parts(self, found: Tensor, tensor: Reduce) -> Tensor:
-        """Return what a reduction has become, in two steps where that pays."""
+        """Return a rebuilt reduction, in two steps if that pays."""
         if not isinstance(found, Reduce) or not may_be_cut(tensor, self._readers):
             return found
         if (parts := parts_of(found, self._threads)) is not None:
@@ -219,7 +220,7 @@ class _Moved:
     # --- reads at computed places ---
 
     def take(self, tensor: Take, arguments: Sequence[Tensor]) -> Tensor:
-        """Return a read at computed places; of a function, the function of reads."""
+        """Return a read at computed positions; a read of a function becomes the function of reads."""
         source, *places = arguments
         left = iter([self.inside(each) for each in places])
         index = tuple(next(left) if isinstance(part, Tensor) else part for part in tensor.index)
@@ -232,7 +233,7 @@ class _Moved:
         return Take(tensor.shape, tensor.dtype, stored(source), index)
 
     def put(self, tensor: Put, arguments: Sequence[Tensor]) -> Tensor:
-        """Return what is put in at computed places; all of it lies in memory."""
+        """Return a write at computed positions; all its arguments lie in memory."""
         source, values, *places = map(stored, arguments)
         left = iter(places)
         index = tuple(next(left) if isinstance(part, Tensor) else part for part in tensor.index)
@@ -241,7 +242,7 @@ class _Moved:
     # --- joins ---
 
     def join(self, tensor: Join, pieces: Sequence[Tensor]) -> Tensor:
-        """Return pieces side by side; a constant around one dim is two more pieces, and pieces of pieces are pieces."""
+        """Return concatenated pieces; constant padding along one dim becomes two pieces, nested pieces are flattened."""
         offsets = [places for _, places in tensor.pieces]
         if tensor.fill is None:
             dim = seam_dim(tensor)
@@ -255,7 +256,7 @@ class _Moved:
         return Join(tensor.shape, tensor.dtype, ((piece, before),), tensor.fill)
 
     def join_of(self, pieces: Sequence[Tensor], dim: int) -> Tensor:
-        """Return tensors one after the other along a dim."""
+        """Return the concatenation of tensors along a dim."""
         flat: list[Tensor] = []
         for piece in pieces:
             if isinstance(piece, Join) and seam_dim(piece) == dim:
@@ -266,7 +267,7 @@ class _Moved:
 
 
 def _filled(join: Join, piece: Tensor, dim: int, before: Size) -> list[Tensor]:
-    """Return a padded piece as pieces."""
+    """Return a padded piece as a list of pieces."""
     assert join.fill is not None
     after = plus(join.shape[dim], -plus(before, piece.shape[dim]))
     front, back = (

@@ -1,4 +1,4 @@
-"""Sizes: plain ints where they are known, sympy expressions over the cluster's symbols where they are not."""
+"""Sizes: plain ints if they are known, otherwise sympy expressions over the cluster's symbols."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.utils._sympy.printers import PythonPrinter
 
 _sympy: Any = sympy
 _printer: Any = PythonPrinter()
-"""Without types of their own."""
+"""Sympy's printer, which has no type annotations."""
 Size = Any
 """int or sympy.Expr."""
 
 
 def size_of(value: Any) -> Size:
-    """Return the size behind an int or SymInt."""
+    """Return the size of an int or SymInt."""
     return int(value) if isinstance(value, int) else settled(value.node.expr)
 
 
 def settled(value: Any) -> Size:
-    """Return an expression as an int where it is one, else multiplied out, so that equal sizes are equal values."""
+    """Return an expression as an int if it is one, otherwise multiplied out, so that equal sizes are equal values."""
     if isinstance(value, int):
         return value
     plain: Any = _sympy.expand(value)
@@ -40,14 +40,15 @@ def minus(left: Size, right: Size) -> Size:
 
 
 def at_least_zero(size: Size) -> Size:
-    """Return the size, 0 where it would be less."""
+    """Return the size, clamped to at least 0."""
     return max(size, 0) if isinstance(size, int) else settled(_sympy.Max(0, size))
 
 
 def from_front(place: Size, size: Size) -> Size:
-    """Return a place along a dim as counted from its front: negative ones count from its end.
+    """Return a position along a dim, counted from its front: negative ones count from the end.
 
-    Which it is may be known at a call only, of a symbol such as the number of last rows that a model is asked for.
+    The sign may be known only at the call, for example of a symbol such as the number of last rows that a model is asked
+    for.
     """
     if is_at_least_zero(place):
         return place
@@ -58,12 +59,12 @@ def from_front(place: Size, size: Size) -> Size:
 
 
 def slice_start(start: Size, size: Size) -> Size:
-    """Return where a slice begins, counted from the front. Beyond the end, where slices are empty, it may be any place."""
+    """Return where a slice begins, counted from the front. Beyond the end, where slices are empty, any position will do."""
     return start if is_at_least_zero(start) else at_least_zero(from_front(start, size))
 
 
 def is_at_least_zero(size: Size) -> bool:
-    """Return whether a size is known not to be negative."""
+    """Return whether a size is known to be nonnegative."""
     return size >= 0 if isinstance(size, int) else bool(size.is_nonnegative)
 
 
@@ -78,7 +79,7 @@ def times(left: Size, right: Size) -> Size:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """Return the product of all; 1 of none."""
+    """Return the product of all sizes; 1 if there are none."""
     result: Size = 1
     for size in sizes:
         result = times(result, size)
@@ -86,19 +87,19 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def ceil_div(size: Size, by: Size) -> Size:
-    """Return how many blocks of `by`, which is at least 1, cover a size."""
+    """Return the number of blocks of `by`, which is at least 1, that cover a size."""
     if isinstance(size, int) and isinstance(by, int):
         return -(-size // by)
     return settled(FloorDiv(settled(size + by - 1), _sympy.sympify(by)))
 
 
 def differs(one: Size, other: Size) -> bool:
-    """Return whether two sizes are known to differ; those known at a call only may be equal."""
+    """Return whether two sizes are known to differ; sizes known only at the call may be equal."""
     return isinstance(one, int) and isinstance(other, int) and one != other
 
 
 def is_multiple(whole: Size, part: Size) -> bool:
-    """Return whether a size is known to be another one times something: then it is not less, unless it is 0."""
+    """Return whether a size is known to be a multiple of another: then it is not smaller, unless it is 0."""
     if isinstance(whole, int) and isinstance(part, int):
         return part > 0 and whole % part == 0
     numerator, denominator = (_sympy.sympify(whole) / part).as_numer_denom()
@@ -116,14 +117,14 @@ def strides_of(shape: Iterable[Size]) -> tuple[Size, ...]:
 
 
 def is_static(size: Size) -> bool:
-    """Return True for a size known while compiling."""
+    """Return whether a size is known at compile time."""
     return isinstance(size, int)
 
 
 def python_text(size: Size, known: Mapping[Any, str]) -> str:
-    """Return the Python expression of a size, over the texts that read symbols and other parts that inputs show.
+    """Return the Python expression of a size, in terms of the texts that read symbols and other parts shown by inputs.
 
-    Raises ValueError where it depends on a symbol that no input shows.
+    Raise ValueError if it depends on a symbol that no input shows.
     """
     if isinstance(size, int):
         return str(size)
@@ -140,7 +141,7 @@ def python_text(size: Size, known: Mapping[Any, str]) -> str:
 
 
 def parts_shown(known: Mapping[Any, str]) -> dict[Any, str]:
-    """Return the texts of what stands behind sizes of the form c * part + d: the part may be all that other sizes need."""
+    """Return the texts of the parts of sizes of the form c * part + d: other sizes may need only the part."""
     found = dict(known)
     for size, text in known.items():
         if size.is_Symbol:
@@ -155,7 +156,7 @@ def parts_shown(known: Mapping[Any, str]) -> dict[Any, str]:
 
 
 def _solved(known: Mapping[Any, str]) -> dict[Any, str]:
-    """Return the text of one more symbol: where a size is its sum with what is known, or its difference."""
+    """Return the text of one more symbol, if a size is its sum with, or its difference from, what is known."""
     for size, text in known.items():
         unknown = [symbol for symbol in size.free_symbols if symbol not in known]
         factor = size.coeff(unknown[0]) if len(unknown) == 1 else 0

@@ -13,7 +13,7 @@ from hub.toolkit.sizes import is_static, parts_shown, size_of
 def symbol_texts(cluster: Cluster, *, with_strides: bool = False) -> dict[Any, str]:
     """Return, for each symbolic size that an input shows, the Python text that reads it; inputs are i0, i1, ...
 
-    With strides, those of inputs with gaps that no size shows are read too: of what was sliced, the sizes before.
+    With strides, those of inputs with gaps that no size shows are read too: for a slice, the sizes before slicing.
     """
     found: dict[Any, str] = {}
     for position, spec in enumerate(cluster.inputs):

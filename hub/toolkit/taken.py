@@ -1,4 +1,4 @@
-"""Reads of computed elements at computed places, as functions of reads of what lies in memory."""
+"""Reads of computed elements at computed positions, rewritten as functions of reads from memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hub.toolkit.tensors import Fill, Number, Pointwise, Source, Take, Tensor, V
 
 
 def taken_apart(source: Pointwise, shape: tuple[Size, ...], index: tuple[Affine | Tensor, ...]) -> Tensor | None:
-    """Return a function of reads; None where no read would check the index."""
+    """Return a read as a function of reads; None if no read would check the index."""
     reads: list[Tensor] = []
     found = _taken(source, shape, index, {}, reads)
     return found if reads else None
@@ -24,7 +24,7 @@ def _taken(
     seen: dict[Tensor, Tensor],
     reads: list[Tensor],
 ) -> Tensor | None:
-    """Return elements at computed places as a function of reads, which are noted; None where a read cannot be checked."""
+    """Return elements at computed positions as a function of reads, recorded in `reads`; None if one cannot be checked."""
     if isinstance(tensor, (Fill, Number)):
         return view(tensor, shape, ())
     if isinstance(tensor, Pointwise):
@@ -48,7 +48,7 @@ def _read(
     index: tuple[Affine | Tensor, ...],
     reads: list[Tensor],
 ) -> Tensor | None:
-    """Return what lies at `index` of a view of a source; the index is checked against the same sizes as before."""
+    """Return what lies at `index` of a view; None unless the index is checked against the same sizes as before."""
     parts: list[Affine | Tensor] = []
     for place, size in zip(places, source.shape, strict=True):
         computed = [variable for variable, _ in place.terms if isinstance(index[variable], Tensor)]

@@ -1,7 +1,7 @@
-"""The program a cluster is lowered to: tensors, each defined by how its elements come from those of others.
+"""The program to which a cluster is lowered: tensors, each defined by how its elements come from those of others.
 
-Elements are numbers of a `dtype` ("f32", "i64", "i1" ...). Nothing here says where loops run or what is kept in memory;
-`loops` decides that.
+Elements are numbers of a `dtype` ("f32", "i64", "i1" ...). Nothing here determines where loops run or what is stored in
+memory; `groups` decides that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hub.toolkit.sizes import Size
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor by shape and dtype; two with the same definition are still two."""
+    """A tensor by shape and dtype; two tensors with the same definition remain distinct."""
 
     shape: tuple[Size, ...]
     dtype: str
@@ -22,21 +22,21 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Source(Tensor):
-    """Packed row-major memory that comes from outside: an input or a weight, by its name in the executable."""
+    """Packed row-major memory from outside: an input or a weight, by its name in the executable."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Fill(Tensor):
-    """One number everywhere, known while compiling."""
+    """One number for all elements, known at compile time."""
 
     value: float
 
 
 @dataclass(frozen=True, eq=False)
 class Number(Tensor):
-    """One number everywhere, known at the call: a size, or an input that is a plain number."""
+    """One number for all elements, known at the call: a size, or an input that is a plain number."""
 
     value: Size | str
     """A size, of dtype i64, or the name of an input."""
@@ -51,7 +51,7 @@ class Iota(Tensor):
 
 @dataclass(frozen=True, eq=False)
 class View(Tensor):
-    """Elements of another tensor at affine places: transposes, slices, broadcasts, windows."""
+    """Elements of another tensor at affine positions: transposes, slices, broadcasts, windows."""
 
     source: Tensor
     index: Index
@@ -59,14 +59,14 @@ class View(Tensor):
 
 @dataclass(frozen=True, eq=False)
 class Reshape(Tensor):
-    """The same elements in row-major order under another shape; the source lies in memory."""
+    """The same elements in row-major order in another shape; the source lies in memory."""
 
     source: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Pointwise(Tensor):
-    """A function of the elements at the same place of other tensors of this shape."""
+    """A function of the elements at the same position of other tensors of this shape."""
 
     function: str
     arguments: tuple[Tensor, ...]
@@ -74,7 +74,7 @@ class Pointwise(Tensor):
 
 @dataclass(frozen=True, eq=False)
 class Take(Tensor):
-    """Elements of a tensor in memory at places of which some are read from tensors of this shape (i64, not negative)."""
+    """Elements of a tensor in memory, at positions some of which are read from tensors of this shape (i64, nonnegative)."""
 
     source: Tensor
     index: tuple[Affine | Tensor, ...]
@@ -82,7 +82,7 @@ class Take(Tensor):
 
 @dataclass(frozen=True, eq=False)
 class Reduce(Tensor):
-    """A tensor's elements combined along dims, which stay with size 1: "sum", "max", "min", "prod", "any", "all"."""
+    """A reduction along dims, which are kept with size 1: "sum", "max", "min", "prod", "any", "all"."""
 
     function: str
     source: Tensor
@@ -91,7 +91,7 @@ class Reduce(Tensor):
 
 @dataclass(frozen=True, eq=False)
 class Join(Tensor):
-    """Tensors side by side in one piece of memory, each from an offset; what no piece covers holds `fill`."""
+    """Tensors next to each other in one piece of memory, each from an offset; uncovered elements hold `fill`."""
 
     pieces: tuple[tuple[Tensor, tuple[Size, ...]], ...]
     fill: float | None = None
@@ -107,7 +107,7 @@ class Product(Tensor):
 
 @dataclass(frozen=True, eq=False)
 class Scan(Tensor):
-    """Running totals along a dim: "sum" or "prod"."""
+    """Cumulative results along a dim: "sum" or "prod"."""
 
     function: str
     source: Tensor
@@ -116,9 +116,9 @@ class Scan(Tensor):
 
 @dataclass(frozen=True, eq=False)
 class Put(Tensor):
-    """A tensor with elements put in at places that other tensors give, one after the other.
+    """A tensor with elements written, one after the other, at positions given by other tensors.
 
-    Each element of `values` is combined with the one at its place by `function`, or replaces it ("set"). Sources lie in
+    Each element of `values` is combined with the one at its position by `function`, or replaces it ("set"). Sources lie in
     memory.
     """
 
@@ -126,21 +126,21 @@ class Put(Tensor):
     source: Tensor
     values: Tensor
     index: tuple[Affine | Tensor, ...]
-    """Of each dim of the source: over the dims of `values`, or a tensor (i64) of its shape."""
+    """For each dim of the source: an expression over the dims of `values`, or a tensor (i64) of its shape."""
 
 
 @dataclass(frozen=True, eq=False)
 class Template(Tensor):
-    """What a code generator has a kernel of its own for, computed in one go from tensors in memory.
+    """A computation for which a code generator has its own kernel, computed in one go from tensors in memory.
 
-    Its subclasses say what. They are put in when nothing else is to be changed, just before stages are made.
+    Subclasses specify which. They are inserted after all other changes, just before stages are made.
     """
 
     given: tuple[Tensor, ...]
 
 
 def arguments_of(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors that a tensor is directly defined by."""
+    """Return the tensors that directly define a tensor."""
     if isinstance(tensor, Pointwise):
         return tensor.arguments
     if isinstance(tensor, Take):
@@ -159,6 +159,6 @@ def arguments_of(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 IN_MEMORY = (Source, Reshape, Join, Product, Scan, Put, Template)
-"""Kinds whose elements lie packed in memory by nature."""
+"""Kinds whose elements always lie packed in memory."""
 COMPUTED = (Pointwise, Take, Reduce)
-"""Kinds whose elements are computed in loops, and lie in memory only where something needs that."""
+"""Kinds whose elements are computed in loops, and lie in memory only if something requires that."""

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to build one model."""
+    """Instructions for building one model."""
 
     builder: str
-    """ "module:function" under `hub.bench.zoo`; takes the batch and sizes, gives (module, inputs)."""
+    """ "module:function" under `hub.bench.zoo`; takes the batch and sizes, returns (module, inputs)."""
     batches: tuple[int, int] = (1, 4)
-    """First dim of the inputs: the model's own, and another that `hub bench --zoo` tries too."""
+    """First dim of the inputs: the model's own, and another that `hub bench --zoo` also runs."""
     small: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Sizes that keep the structure whole and let it run in milliseconds, for tests."""
+    """Sizes that keep the whole structure but let it run in milliseconds, for tests."""
     is_trained: bool = False
 
 
@@ -70,11 +70,11 @@ SEED = 0
 
 
 def build(name: str, *, batch: int | None = None, small: bool = False) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """Return a built-in model in eval mode and the inputs of one call: `module(*inputs)` gives one tensor,
-    or several whose first is the result proper (`decode`).
+    """Return a built-in model in eval mode, and the inputs of one call.
 
-    `batch` is the first dim of the inputs; None means the model's own. Equal arguments give equal weights and inputs.
-    Raises HubError for an unknown name, or where a package that the model needs is missing.
+    `module(*inputs)` returns one tensor, or several, the first of which is the actual result (`decode`). `batch` is the
+    first dim of the inputs; None means the model's own. Equal arguments give equal weights and inputs. Raise HubError for
+    an unknown name, or if a package that the model needs is missing.
     """
     import torch  # only building needs it
 
@@ -99,9 +99,9 @@ def _needed_packages(name: str) -> Generator[None]:
 
 
 def _unsettle(module: torch.nn.Module) -> None:
-    """Add noise to every bias, scale and statistic that is still all zeros or all ones (or 1e-6, as ConvNeXt's scales).
+    """Add noise to every bias, scale and statistic that is still all zeros or all ones (or 1e-6, like ConvNeXt's scales).
 
-    Otherwise a compiler could drop them, and whole layers with them, and its numbers would still be right.
+    Otherwise a compiler could drop them, and whole layers with them, and its results would still be correct.
     """
     import torch  # as above
 
@@ -113,7 +113,7 @@ def _unsettle(module: torch.nn.Module) -> None:
 
 
 def recipe_of(name: str) -> Recipe:
-    """Return the recipe of a built-in model. Raises HubError, with the nearest name, for an unknown one."""
+    """Return the recipe of a built-in model. Raise HubError, with the nearest name, for an unknown one."""
     if name not in MODELS:
         raise HubError(
             f"no built-in model is named {name!r}{did_you_mean(name, MODELS)}",

@@ -14,11 +14,11 @@ from hub.bench.zoo.call import Call
 Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 hf: Any = transformers
-"""Its annotations leave out arguments that its configs take."""
+"""`transformers`, whose annotations omit arguments that its configs take."""
 
 
 def whisper_encoder(batch: int, *, layers: int = 4, hidden: int = 384, positions: int = 1500) -> Built:
-    """Whisper's encoder (tiny) on mel bins [batch, 80, 2 * positions]; gives [batch, positions, hidden]."""
+    """Return Whisper's encoder (tiny) on mel bins [batch, 80, 2 * positions]; the output is [batch, positions, hidden]."""
     config = hf.WhisperConfig(
         d_model=hidden,
         encoder_layers=layers,
@@ -33,9 +33,9 @@ def whisper_encoder(batch: int, *, layers: int = 4, hidden: int = 384, positions
 def whisper(
     batch: int, *, layers: int = 4, hidden: int = 384, positions: int = 1500, tokens: int = 16, vocabulary: int = 51865
 ) -> Built:
-    """Whisper (tiny): the encoder on mel bins [batch, 80, 2 * positions], the decoder on ids [batch, tokens].
+    """Return Whisper (tiny): the encoder on mel bins [batch, 80, 2 * positions], the decoder on ids [batch, tokens].
 
-    Return the decoder's last layer [batch, tokens, hidden].
+    The output is the decoder's last layer [batch, tokens, hidden].
     """
     heads = max(2, hidden // 64)
     config = hf.WhisperConfig(
@@ -60,7 +60,7 @@ def whisper(
 
 
 def wav2vec2(batch: int, *, layers: int = 4, hidden: int = 384, samples: int = 16000) -> Built:
-    """A wav2vec 2.0 on sound [batch, samples]; gives [batch, frames, hidden]."""
+    """Return a wav2vec 2.0 on sound [batch, samples]; the output is [batch, frames, hidden]."""
     config = hf.Wav2Vec2Config(
         hidden_size=hidden,
         num_hidden_layers=layers,

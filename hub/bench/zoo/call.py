@@ -1,4 +1,4 @@
-"""Makes a model with keyword inputs and a structured output look like a function from tensors to one tensor."""
+"""A wrapper that makes a model with keyword inputs and a structured output a function from tensors to one tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Call(torch.nn.Module):
-    """Calls `model` with its positional inputs under the given names, and gives one field of its output."""
+    """A module that calls `model` with its inputs under the given names, and returns one field of its output."""
 
     def __init__(self, model: torch.nn.Module, names: Sequence[str], output: str, **fixed: Any) -> None:
         super().__init__()

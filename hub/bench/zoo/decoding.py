@@ -10,7 +10,7 @@ Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
 class _Norm(nn.Module):
-    """Scales by the root of the mean square (Zhang and Sennrich, NeurIPS 2019)."""
+    """Root-mean-square normalisation (Zhang and Sennrich, NeurIPS 2019)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class _Norm(nn.Module):
 
 
 def _rotated(values: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Turn pairs of features by the angle of their position (Su et al., 2021)."""
+    """Rotate pairs of features by the angle of their position (Su et al., 2021)."""
     first, second = values.chunk(2, dim=-1)
     return values * cosine + torch.cat((-second, first), dim=-1) * sine
 
@@ -83,7 +83,7 @@ class _Step(nn.Module):
 
 
 def decode(batch: int, *, layers: int = 4, hidden: int = 512, past: int = 255, vocabulary: int = 8000) -> Built:
-    """One Llama step after `past` tokens; gives logits [batch, 1, vocabulary] and the grown keys and values."""
+    """Return one Llama step after `past` tokens; the outputs are logits [batch, 1, vocabulary] and the grown cache."""
     heads = max(2, hidden // 64)
     ids, position = torch.randint(0, vocabulary, (batch, 1)), torch.tensor([past])
     cache = (torch.randn(batch, heads // 2, past, hidden // heads) for _ in range(2 * layers))

@@ -10,7 +10,7 @@ Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
 class _Residual(nn.Module):
-    """Two convolutions with group norms, shifted by the time in between (Ho et al., NeurIPS 2020)."""
+    """Two convolutions with group norms, and the time embedding added in between (Ho et al., NeurIPS 2020)."""
 
     def __init__(self, channels: int, time: int, groups: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Attention(nn.Module):
 
 
 class _Spatial(nn.Module):
-    """Pixels attend to each other, then to the text (Rombach et al., CVPR 2022)."""
+    """A transformer in which pixels attend to each other, then to the text (Rombach et al., CVPR 2022)."""
 
     def __init__(self, channels: int, context: int, heads: int, groups: int) -> None:
         super().__init__()
@@ -77,9 +77,9 @@ class _Block(nn.Module):
 def diffusion(
     batch: int, *, channels: int = 320, pixels: int = 32, time: int = 1280, context: int = 768, words: int = 77
 ) -> Built:
-    """A downward block of Stable Diffusion's U-Net (its first, at half its pixels); gives the halved image.
+    """Return a down block of Stable Diffusion's U-Net (its first, at half its pixels); the output is the halved image.
 
-    Takes the image [batch, channels, pixels, pixels], the time's embedding [batch, time] and the text's
+    The inputs are the image [batch, channels, pixels, pixels], the time embedding [batch, time] and the text embedding
     [batch, words, context].
     """
     inputs = (

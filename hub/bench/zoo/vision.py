@@ -14,13 +14,13 @@ from hub.bench.zoo.call import Call
 Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 hf: Any = transformers
-"""Its annotations leave out arguments that its configs take."""
+"""`transformers`, whose annotations omit arguments that its configs take."""
 
 _LABELS = 1000
 
 
 def vit(batch: int, *, layers: int = 12, hidden: int = 192, pixels: int = 224) -> Built:
-    """A ViT (tiny: 12 layers of 192, patches of 16); gives logits [batch, 1000]."""
+    """Return a ViT (tiny: 12 layers of 192, patches of 16); the output is logits [batch, 1000]."""
     config = hf.ViTConfig(
         hidden_size=hidden,
         num_hidden_layers=layers,
@@ -33,7 +33,7 @@ def vit(batch: int, *, layers: int = 12, hidden: int = 192, pixels: int = 224) -
 
 
 def swin(batch: int, *, hidden: int = 96, depths: Sequence[int] = (2, 2, 6, 2), pixels: int = 224) -> Built:
-    """A Swin transformer (tiny), which shifts windows; gives logits [batch, 1000]."""
+    """Return a Swin transformer (tiny), which shifts windows; the output is logits [batch, 1000]."""
     config = hf.SwinConfig(
         embed_dim=hidden,
         depths=list(depths),
@@ -51,7 +51,7 @@ def convnext(
     depths: Sequence[int] = (3, 3, 9, 3),
     pixels: int = 224,
 ) -> Built:
-    """A ConvNeXt (tiny); gives logits [batch, 1000]."""
+    """Return a ConvNeXt (tiny); the output is logits [batch, 1000]."""
     config = hf.ConvNextConfig(num_stages=len(widths), hidden_sizes=list(widths), depths=list(depths), num_labels=_LABELS)
     return _classifier(hf.ConvNextForImageClassification(config), batch, pixels)
 
@@ -63,7 +63,7 @@ def resnet18(
     depths: Sequence[int] = (2, 2, 2, 2),
     pixels: int = 224,
 ) -> Built:
-    """A ResNet of basic blocks; gives logits [batch, 1000]."""
+    """Return a ResNet of basic blocks; the output is logits [batch, 1000]."""
     return _resnet(batch, "basic", widths, depths, pixels)
 
 
@@ -74,7 +74,7 @@ def resnet50(
     depths: Sequence[int] = (3, 4, 6, 3),
     pixels: int = 224,
 ) -> Built:
-    """A ResNet of bottleneck blocks; gives logits [batch, 1000]."""
+    """Return a ResNet of bottleneck blocks; the output is logits [batch, 1000]."""
     return _resnet(batch, "bottleneck", widths, depths, pixels)
 
 
@@ -90,7 +90,7 @@ def _resnet(batch: int, layer: str, widths: Sequence[int], depths: Sequence[int]
 
 
 def mobilenetv2(batch: int, *, multiplier: float = 1.0, pixels: int = 224) -> Built:
-    """A MobileNetV2; gives logits [batch, 1000]."""
+    """Return a MobileNetV2; the output is logits [batch, 1000]."""
     config = hf.MobileNetV2Config(depth_multiplier=multiplier, image_size=pixels, num_labels=_LABELS)
     return _classifier(hf.MobileNetV2ForImageClassification(config), batch, pixels)
 
@@ -102,7 +102,7 @@ def segformer(
     depths: Sequence[int] = (2, 2, 2, 2),
     pixels: int = 256,
 ) -> Built:
-    """A SegFormer (b0) with its decoder; gives logits [batch, labels, pixels / 4, pixels / 4]."""
+    """Return a SegFormer (b0) with its decoder; the output is logits [batch, labels, pixels / 4, pixels / 4]."""
     config = hf.SegformerConfig(
         hidden_sizes=list(widths),
         depths=list(depths),

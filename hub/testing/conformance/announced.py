@@ -1,4 +1,4 @@
-"""What a fresh interpreter imports when it only lists a plugin: `python -m hub.testing.conformance.announced MODULE FILE`.
+"""What listing a plugin imports in a fresh interpreter: `python -m hub.testing.conformance.announced MODULE FILE`.
 
 Writes the top-level modules that were imported for the plugin, as JSON.
 """
@@ -14,7 +14,7 @@ from hub.discovery.registry import load_attribute
 
 
 def imported_for(module_name: str) -> list[str]:
-    """List a plugin's backends and count their operators; gives the top-level modules imported meanwhile."""
+    """List a plugin's backends and count their operators; return the top-level modules imported meanwhile."""
     before = _loaded()
     module = importlib.import_module(module_name)
     for info in module.hub_backends():

@@ -1,4 +1,4 @@
-"""Sample calls of one operator in every form that makes sense for a backend, each a cluster with what eager gives."""
+"""Sample calls of one operator in every form relevant to a backend, each a cluster with eager's results."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ SPREAD: Mapping[str, str] = {
     "pools": "max_pool2d.default avg_pool2d.default _adaptive_avg_pool2d.default upsample_bilinear2d.vec",
     "casts": "to.dtype _to_copy.default full.default arange.start_step one_hot.default tril.default pixel_shuffle.default",
 }
-"""For backends without a table, which take any operator: a spread. A group is one program: compiling may take seconds."""
+"""Operators tried on backends without a table, which accept any. A group is one program: compiling may take seconds."""
 
 _SAMPLES_EACH = 3
 _SMALL = (0, 1)
 _REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
-"""What PyTorch raises over arguments that it does not take."""
+"""Exceptions that PyTorch raises for arguments that an operator does not accept."""
 _NEVER_WHOLE = ("aten.smooth_l1_loss_backward.default",)
-"""Eager's kernels for integers divide by 0 and end the process with SIGFPE (torch 2.13)."""
+"""Operators whose eager kernels for integers divide by 0 and kill the process with SIGFPE (torch 2.13)."""
 _NEVER_RESIZED = (
-    # Eager itself divides by a size of 0 and ends the process with SIGFPE (torch 2.13).
+    # Eager itself divides by a size of 0 and kills the process with SIGFPE (torch 2.13).
     "aten._weight_norm.default",
     "aten._weight_norm_interface.default",
-    # Another argument says the size too, and eager broadcasts instead of complaining: no model calls them so.
+    # Another argument also gives the size, and eager broadcasts instead of complaining: no model calls them this way.
     "aten.select_backward.default",
     "aten.slice_backward.default",
 )
@@ -58,7 +58,7 @@ _NEVER_RESIZED = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One sample in one form: with weights or without, with fixed sizes or symbolic ones."""
+    """One sample in one form: with or without weights, with fixed or symbolic sizes."""
 
     overload: str
     sample: Sample
@@ -76,7 +76,7 @@ class Case:
 
 
 def cases_of(overload: str, *, dynamic: bool) -> Iterator[Case]:
-    """Return every form of every sample of an operator, symbolic sizes only where `dynamic`."""
+    """Yield every form of every sample of an operator, with symbolic sizes only if `dynamic`."""
     for sample in SAMPLES[overload]:
         count = len(tensors_in(sample))
         for has_weights in (False, True) if count > 1 else (False,):
@@ -85,7 +85,7 @@ def cases_of(overload: str, *, dynamic: bool) -> Iterator[Case]:
 
 
 def small_cases(case: Case) -> Iterator[Case]:
-    """Return a case with its first size 0, and 1, where eager takes that and gives anything."""
+    """Yield a case with its first size set to 0 and to 1, if eager accepts that and returns values."""
     for size in _SMALL:
         sample = None if case.overload in _NEVER_RESIZED else resized(case.sample, size)
         if sample is not None and is_taken(case.overload, sample):
@@ -93,7 +93,7 @@ def small_cases(case: Case) -> Iterator[Case]:
 
 
 def resized(sample: Sample, size: int) -> Sample | None:
-    """Return a sample with another size wherever tensors have the first size of the first tensor; None where none has."""
+    """Return a sample with the first size of its first tensor changed wherever it occurs; None if no tensor has dims."""
     leaves = _made(sample)
     first = next((made.shape[0] for made in leaves if made.shape), None)
     if first in (None, size) or any(made.fill == "values" for made in leaves):
@@ -111,7 +111,7 @@ def _made(sample: Sample) -> list[Made]:
 
 
 def is_taken(overload: str, sample: Sample) -> bool:
-    """Return whether eager takes a call, and gives anything."""
+    """Return whether eager accepts a call and returns values."""
     if overload in _NEVER_WHOLE and not any(made.dtype.is_floating_point for made in _made(sample)):
         return False
     try:
@@ -123,7 +123,7 @@ def is_taken(overload: str, sample: Sample) -> bool:
 
 
 def is_captured(case: Case) -> bool:
-    """Return whether eager takes a case, and PyTorch foretells the dtypes and shapes that eager gives."""
+    """Return whether eager accepts a case, and PyTorch predicts the dtypes and shapes of eager's results."""
     if not is_taken(case.overload, case.sample):
         return False
     try:
@@ -156,7 +156,7 @@ def spread_of(group: str) -> tuple[Case, ...]:
 
 
 def joined(cases: Sequence[Case]) -> tuple[Cluster, Inputs]:
-    """Return several cases as one cluster, whose outputs are those of each case in turn; tensors are its inputs."""
+    """Return several cases as one cluster, whose inputs are tensors and whose outputs are those of each case in turn."""
     drawing = Drawing()
     outputs: list[torch.fx.Node] = []
     for case in cases:
@@ -169,7 +169,7 @@ def joined(cases: Sequence[Case]) -> tuple[Cluster, Inputs]:
 
 
 def joined_answer(cases: Sequence[Case]) -> tuple[tuple[torch.Tensor, ...], tuple[Reference | None, ...]]:
-    """Return eager's outputs and references of `joined`."""
+    """Return eager's outputs and references for `joined`."""
     outputs: list[torch.Tensor] = []
     found: list[Reference | None] = []
     for case in cases:

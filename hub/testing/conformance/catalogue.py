@@ -1,4 +1,4 @@
-"""Every examination, in the order in which they are made: what it looks at, and under which checks it tells findings."""
+"""All examinations in the order in which they run: what each looks at, and the checks under which it reports findings."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hub.testing.conformance.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """One kind of look at a backend, subject by subject."""
+    """One kind of examination of a backend, subject by subject."""
 
     checks: tuple[str, ...]
-    """Keys of `CHECKS` under which its findings stand; the first one is also blamed for a crash."""
+    """Keys of `CHECKS` under which it reports findings; a crash counts against the first one."""
     subjects: Callable[[Entry], tuple[str, ...]]
     examine: Callable[[Target, str], tuple[Finding, ...]]
 

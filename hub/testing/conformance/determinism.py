@@ -1,4 +1,4 @@
-"""Checks that the same comes out twice: results bit for bit, and keys and registration in every process."""
+"""Checks that results are equal bit for bit, and that keys and registration are the same in every process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PART = 0.5
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the finding about the main program."""
+    """Return the finding for the main program."""
     return judged_main("determinism", subject, target, _results if subject == RESULTS else _keys)
 
 
 def _results(target: Target, program: Program) -> Iterator[str]:
-    """One thread, so sums have one order."""
+    """Compare results of repeated calls, on one thread so that sums have one order."""
     cluster, inputs = program.draw()
     executable = target.compile(cluster)
     first = [output.clone() for output in run(executable, cluster, inputs)]

@@ -1,4 +1,4 @@
-"""Draws clusters call by call, without Dynamo: milliseconds instead of seconds, and the same in every process."""
+"""Clusters built call by call, without Dynamo: in milliseconds instead of seconds, and the same in every process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ Inputs = tuple[Any, ...]
 
 
 class Drawing:
-    """One cluster in the making. Inputs and weights come first, then calls in order, then `cluster`."""
+    """One cluster under construction. Add inputs and weights first, then calls in order, then call `cluster`."""
 
     def __init__(self, *, dynamic: bool = False, seed: int = 0) -> None:
-        """With `dynamic`, free dims of inputs are symbolic, equal sizes one symbol. Weights are drawn from `seed`."""
+        """Begin a cluster whose weights are drawn from `seed`.
+
+        With `dynamic`, free dims of inputs are symbolic, equal sizes one symbol.
+        """
         self.is_dynamic = dynamic
         self.inputs: Inputs = ()
         self._values = torch.Generator().manual_seed(7)
@@ -39,11 +42,11 @@ class Drawing:
         return torch.randn(shape, generator=self._values)
 
     def indices(self, *shape: int, below: int) -> torch.Tensor:
-        """Return indices for an input."""
+        """Return indices below `below` for an input."""
         return torch.randint(0, below, shape, generator=self._values)
 
     def input(self, value: torch.Tensor, *, free: Sequence[int] = ()) -> fx.Node:
-        """Add an input with this value; `free` are the dims that are symbolic in a dynamic cluster."""
+        """Add an input with this value; `free` lists the dims that are symbolic in a dynamic cluster."""
         node = self._graph.placeholder(f"input{len(self.inputs)}")
         node.meta["val"] = self._fake(value, free, node.name)
         self.inputs = (*self.inputs, value)
@@ -60,10 +63,10 @@ class Drawing:
         return node
 
     def call(self, name: str, *arguments: Any, **keywords: Any) -> fx.Node:
-        """Add a call of "aten.relu.default"; arguments may hold nodes. Raises what the operator raises on fake tensors."""
+        """Add a call of "aten.relu.default"; arguments may hold nodes. Raise what the operator raises on fake tensors."""
         target = overload_of(name)
         args, kwargs = cast("tuple[Any, Any]", map_arg((arguments, keywords), lambda node: node.meta["val"]))
-        # The dispatcher's Python side is on while capturing too: some operators need it for symbols.
+        # The Python dispatcher is also enabled during capture: some operators need it for symbols.
         with torch.no_grad(), self._mode, enable_python_dispatcher():
             result = target(*args, **kwargs)
         node = self._graph.call_function(target, arguments, keywords)
@@ -71,13 +74,13 @@ class Drawing:
         return node
 
     def element(self, node: fx.Node, position: int) -> fx.Node:
-        """Add the reading of one element of a call that gives several."""
+        """Add the selection of one element of a call with several results."""
         picked = self._graph.call_function(operator.getitem, (node, position))
         picked.meta["val"] = node.meta["val"][position]
         return picked
 
     def owned(self, node: fx.Node) -> fx.Node:
-        """Return the node, or a copy where it may be a view: what leaves a real cluster is never a view of an input."""
+        """Return the node, or a copy if it may be a view: no output of a real cluster is a view of an input."""
         source = cast("fx.Node", node.args[0]) if node.target is operator.getitem else node
         return self.call("aten.clone.default", node) if is_view(source) else node
 

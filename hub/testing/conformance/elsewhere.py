@@ -1,4 +1,4 @@
-"""A second process that works elsewhere: another working directory, another hash seed, nothing in common but files."""
+"""A second process in another working directory and with another hash seed, which shares nothing but files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hub.workers.channel import Worker
 
 MODULE = "hub.testing.conformance.worker"
 _HASH_SEED = "4711"
-"""Sets and hashes of text come out in another order there, if any order depends on them."""
+"""Seed under which sets and hashes of text have another order, so that any dependence on the order shows."""
 
 
 class Elsewhere:
-    """Started when first asked, and again after it died."""
+    """A process that is started at the first request, and restarted after it died."""
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
 
     def ask(self, command: str, limit_s: float, **arguments: Any) -> Any:
-        """Have a task of `hub.testing.conformance.tasks` done there. Raises what it raises, CompileError if it dies."""
+        """Run a task of `hub.testing.conformance.tasks` there. Raise what it raises, CompileError if the process dies."""
         if self._worker is None or not self._worker.is_alive:
             folder = tempfile.mkdtemp(prefix="hub-elsewhere-")  # in the suite's own folder, which the suite removes
             self._worker = process(Path(folder), {"PYTHONHASHSEED": _HASH_SEED})
@@ -33,7 +33,7 @@ class Elsewhere:
 
 
 def process(folder: Path, environment: Mapping[str, str]) -> Worker:
-    """Start a fresh process that answers tasks; its log is in the folder."""
+    """Start a fresh process that runs tasks; its log is in the folder."""
     return Worker(MODULE, folder / "log.txt", environment=dict(environment))
 
 
@@ -45,9 +45,9 @@ def packed(tensors: Sequence[torch.Tensor]) -> bytes:
 
 
 def unpacked(data: bytes) -> list[torch.Tensor]:
-    """Read what `packed` gave."""
+    """Return the tensors from the bytes of `packed`."""
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
 ELSEWHERE = Elsewhere()
-"""One for the whole process: a start takes seconds."""
+"""One process for all examinations: starting one takes seconds."""

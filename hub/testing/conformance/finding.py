@@ -1,4 +1,4 @@
-"""Findings: what one look at a backend found out, as frozen values that print, compare and travel between processes."""
+"""Findings: the results of examinations, as frozen values that can be printed, compared and sent between processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What became of one check of one subject."""
+    """The outcome of one check of one subject."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -29,27 +29,27 @@ CHECKS: Mapping[str, str] = {
     "resources": "neither calls nor compilations pile up threads or open files",
     "overhead": "microseconds of a tiny call; told, never failed",
 }
-"""Name of each check -> what a backend that passes it promises."""
+"""Each check's name, with what a backend that passes it promises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found out about one subject."""
+    """The result of one check of one subject."""
 
     check: str
     """A key of `CHECKS`."""
     subject: str
-    """What was looked at: an operator, a program, a step."""
+    """The subject that was examined: an operator, a program, a step."""
     verdict: Verdict
     reason: str = ""
-    """Why it failed or does not apply; where it passed, a figure worth telling, or nothing."""
+    """Reason why it failed or does not apply; if it passed, a figure worth reporting, or nothing."""
 
     def __str__(self) -> str:
         return f"{self.check}: {self.subject}: {self.verdict}{f': {self.reason}' if self.reason else ''}"
 
 
 def passed(check: str, subject: str, told: str = "") -> Finding:
-    """Return a finding that all is well, with a figure worth telling where there is one."""
+    """Return a finding that the check passed, with a figure worth reporting if there is one."""
     return Finding(check, subject, Verdict.PASSED, told)
 
 
@@ -59,12 +59,12 @@ def failed(check: str, subject: str, reason: str) -> Finding:
 
 
 def not_applicable(check: str, subject: str, reason: str) -> Finding:
-    """Return a finding that there was nothing to look at."""
+    """Return a finding that there was nothing to examine."""
     return Finding(check, subject, Verdict.NOT_APPLICABLE, reason)
 
 
 def judged(check: str, subject: str, problems: Iterable[str]) -> Finding:
-    """Return a finding from what went wrong: passed where nothing did."""
+    """Return a finding from a list of problems: passed if there are none."""
     found = list(problems)
     shown = "; ".join(found[:_SHOWN_PROBLEMS])
     rest = f"; and {len(found) - _SHOWN_PROBLEMS} more" if len(found) > _SHOWN_PROBLEMS else ""
@@ -75,9 +75,9 @@ _SHOWN_PROBLEMS = 3
 
 
 def trouble(error: BaseException) -> str:
-    """Return an exception in one line. Raises nothing, though a plugin's exception may."""
+    """Return an exception as one line of text. Never raise, though the text of a plugin's exception may."""
     try:
         lines = str(error).strip().splitlines()
-    except Exception:  # noqa: BLE001 - a plugin's __str__ is a plugin's code
+    except Exception:  # noqa: BLE001 - a plugin's __str__ is the plugin's code
         lines = ["its text cannot be had"]
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

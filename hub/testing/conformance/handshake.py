@@ -1,4 +1,4 @@
-"""Checks what comes before any compiling: registration, listing, loading, signatures, probe."""
+"""Checks of everything before compilation: registration, listing, loading, signatures, probe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NEVER_WHILE_LISTING = "torch"
 
 
 def examine(name: str, subject: str, limit_s: float) -> tuple[Finding, ...]:
-    """Return the finding about one step. The backend is loaded from `FACTORY` on."""
+    """Return the finding for one step. From `FACTORY` on, the backend is loaded."""
     entry = registry().entries[name]
     if subject == REGISTRATION:
         return (judged("handshake", subject, _registration_problems(entry)),)
@@ -61,7 +61,7 @@ def examine(name: str, subject: str, limit_s: float) -> tuple[Finding, ...]:
 
 
 def _registration_problems(entry: Entry) -> list[str]:
-    """Return what is wrong with a registration; a requirement that is not met is wrong too, and told with its remedy."""
+    """Return what is wrong with a registration; an unmet requirement is a problem too, reported with its remedy."""
     info = cast("Any", entry.info)
     if not entry.status.accepted:
         return [f"{entry.status.reason}{f'; mend it with: {info.install}' if info.install else ''}"]
@@ -69,7 +69,7 @@ def _registration_problems(entry: Entry) -> list[str]:
 
 
 def _claims(info: Any) -> Iterator[tuple[bool, str]]:
-    """What has to hold for a `BackendInfo`, whose fields a plugin may have filled with anything."""
+    """Yield what must hold for a `BackendInfo`, whose fields a plugin may have filled with anything."""
     yield isinstance(info, BackendInfo), f"hub_backends() gave a {type(info).__name__}, BackendInfo expected"
     yield _matches(_NAME, info.name), f"name {info.name!r} is no short lower-case word"
     yield _matches(_PATH, info.factory), f'factory {info.factory!r} has not the form "package.module:callable"'
@@ -106,7 +106,7 @@ def _requirement_problems(info: BackendInfo) -> Iterator[str]:
 
 
 def _listing_problems(entry: Entry) -> list[str]:
-    """List the plugin in a fresh interpreter and name what it imports that it may not: torch, and its own library."""
+    """List the plugin in a fresh interpreter and report forbidden imports: torch, and its own library."""
     module = _module_of(entry.name)
     if module is None:
         return ["its entry point was not found"]
@@ -127,13 +127,13 @@ def _module_of(backend: str) -> str | None:
             infos = point.load().hub_backends()
             if any(info.name == backend for info in infos):
                 return point.value
-        except Exception:  # noqa: BLE001 - another plugin, which may do anything
+        except Exception:  # noqa: BLE001 - another plugin, which may raise anything
             continue
     return None
 
 
 def _libraries(info: BackendInfo) -> set[str]:
-    """Top-level modules of the distributions that a backend requires."""
+    """Return the top-level modules of the distributions that a backend requires."""
     names = {Requirement(text).name.lower().replace("_", "-") for text in info.requires}
     return {
         module
@@ -149,7 +149,7 @@ _EXECUTABLE_METHODS = ("save", "dump")
 
 
 def _signature_problems(target: Target) -> Iterator[str]:
-    """Name each method that cannot be called as the contract says, with both signatures."""
+    """Yield each method that cannot be called as the contract requires, with both signatures."""
     for name in (*_METHODS, *(("explain",) if target.entry.info.explains else ())):
         yield from _misfit(f"{name}", getattr(Backend, name), getattr(target.backend, name))
     if target.main is None:
@@ -178,7 +178,7 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
         inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # functions of C++ tell no signature
+    except ValueError:  # C++ functions have no signature
         return True
     return True
 
@@ -196,7 +196,7 @@ def _probed(target: Target) -> Finding:
     """Run the probe; this process is already a child that may crash."""
     try:
         answer = cast("Any", target.backend.probe())
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+    except Exception as error:  # noqa: BLE001 - anything a plugin raises is the finding
         return failed("handshake", PROBE, trouble(error))
     if not isinstance(answer, Support):
         return failed("handshake", PROBE, f"probe() gave a {type(answer).__name__}, a Support expected")

@@ -1,4 +1,4 @@
-"""Hard values: the kinds of generated inputs that verification tries, on one compiled call of an operator."""
+"""Hard values: the kinds of generated inputs that verification uses, on one compiled call of an operator."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hub.verification.inputs import INTEGERS, KINDS, Kind
 from hub.verification.verify import Trial
 
 ELSEWHERE = ("normal", "another size", "sizes apart", "half the size", "several times the size", "size one", "size zero")
-"""Kinds for which there are other samples, or examinations of their own."""
+"""Kinds for which there are other samples, or separate examinations."""
 _FUSED = "_scaled_dot_product_flash_attention_for_cpu"
-"""Of a row of NaN it gives 0, where attention's other kernels give NaN."""
+"""An operator that returns 0 for a row of NaN, for which attention's other kernels return NaN."""
 _CASTS = ("aten.to.", "aten._to_copy.", "aten.type_as.")
 HARD = tuple(kind for kind in KINDS if kind.name not in ELSEWHERE)
 
 
 def hard_problems(target: Target, cluster: Cluster, executable: Executable, inputs: Sequence[Any]) -> tuple[str, ...]:
-    """Return where results differ from eager's by more than verification allows; nothing where the values are refused.
+    """Return where results differ from eager's by more than verification allows; nothing if the values are refused.
 
-    What verification only guards in a plan is a problem here: a table says what an operator does on any input.
+    Differences that verification only guards against in a plan are problems here: a table covers all inputs of an operator.
     """
     judge = Judge.of(cluster, target.name, granted() or None)
     try:
@@ -43,9 +43,10 @@ def hard_problems(target: Target, cluster: Cluster, executable: Executable, inpu
 
 
 def _kinds_for(cluster: Cluster) -> Sequence[Kind]:
-    """Leave out infinities and NaN where eager's own answer to them depends on which of its kernels runs.
+    """Return the hard kinds, without infinities and NaN if eager's own result for them depends on which kernel runs.
 
-    Only some multiply the pads of a convolution by weights that are NaN; as an integer, NaN is anything in C++.
+    Only some kernels multiply the padding of a convolution by weights that are NaN; NaN cast to an integer is undefined in
+    C++.
     """
     names = tuple(map(operator_name, cluster.nodes))
     has_weights = len(cluster.inputs) > 1 and any("conv" in name for name in names)

@@ -1,4 +1,4 @@
-"""By what the hub's cache knows a compiled program, in one process."""
+"""The identity of a compiled program in the hub's cache, as computed by one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Identity:
 
 
 def identity(backend: str, program: str) -> Identity:
-    """Return what this process takes for the identity of a program compiled by a backend."""
+    """Return this process's identity of a program compiled by a backend."""
     entry = registry().entries[backend]
     cluster, _ = program_of(program).draw()
     return Identity(artifact_parts(cluster.digest, entry, SETTINGS), entry.info)

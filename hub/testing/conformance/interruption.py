@@ -1,4 +1,4 @@
-"""Checks that a compilation which is killed, or interrupted by Ctrl-C, harms no later one."""
+"""Checks that a compilation that is killed, or interrupted by Ctrl-C, harms no later one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hub.workers.channel import Worker
 KILLED, INTERRUPTED = "killed while compiling", "Ctrl-C while compiling"
 SUBJECTS = ("a broken compilation",)
 _PART = 0.3
-"""Part of the time of one look that one child may take."""
+"""Share of an examination's time that one child may take."""
 _LEAST_S = 0.02
-"""A shorter wait would hit the child before it compiles."""
+"""Shortest wait; a shorter one would end before the child compiles."""
 _SEED = 1
-"""The very weights whose compilation is broken off are compiled afterwards: what is left half done is theirs."""
+"""Seed of the weights. Compilation with the same weights is broken off and then repeated: half-written files are theirs."""
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return a finding about each way of breaking one off. Children share folders of their own for whatever is cached."""
+    """Return a finding for each way of breaking off. Children share folders of their own for everything that is cached."""
     program = target.main
     if program is None:
         return (not_applicable("interruption", subject, "no program works"),)
@@ -47,7 +47,7 @@ def examine(target: Target, subject: str) -> tuple[Finding, ...]:
 
 
 def _own_places(folder: Path) -> dict[str, str]:
-    """Variables that keep what a killed compiler leaves out of the user's own folders."""
+    """Return variables that keep files left by a killed compiler out of the user's own folders."""
     places = {"TMPDIR": folder / "tmp", "XDG_CACHE_HOME": folder / "cache", "HUB_CACHE_DIR": folder / "hub"}
     for place in places.values():
         place.mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ def _own_places(folder: Path) -> dict[str, str]:
 
 
 def _compile_s(target: Target, program: Program) -> float:
-    """Time a compilation with weights that nothing was compiled with before."""
+    """Return the seconds of a compilation with weights that were never compiled before."""
     cluster, _ = program.draw(seed=100)
     start = time.perf_counter()
     target.compile(cluster)
@@ -82,7 +82,7 @@ def _problem_of_next(child: Worker, target: Target, program: Program) -> list[st
 
 
 def _problem_of_interrupted(child: Worker, target: Target, program: Program, folder: Path, wait_s: float) -> list[str]:
-    """Send what Ctrl-C sends, and have the same process compile again."""
+    """Send the signal of Ctrl-C, and have the same process compile again."""
     at(f"{program.name}, to be interrupted while compiling")
     marker, limit_s = folder / "interrupted", _PART * target.limit_s
     try:
@@ -97,7 +97,7 @@ def _problem_of_interrupted(child: Worker, target: Target, program: Program, fol
 
 
 def _wait_for(marker: Path, child: Worker, limit_s: float) -> None:
-    """Wait until a child is about to compile. Raises CompileError if it takes too long, returns if it ended."""
+    """Wait until a child is about to compile, or has ended. Raise CompileError if it takes too long."""
     deadline = time.monotonic() + limit_s
     while not marker.exists() and not child.is_ready(0.002):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Runs executables and compares what comes out with eager: problems in words, none where all is well."""
+"""Comparison of executables' results with eager: problems in words, none if the results are right."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Outputs = Sequence[Any]
 
 
 _granted: list[float] = [0.0]
-"""Error class of the backend that this process examines; there is one a process."""
+"""Error class of the backend that this process examines; there is one backend in each process."""
 
 
 def grant(error_class: float) -> None:
-    """Let results be off by what the examined backend declares, relative to the largest value, from now on."""
+    """Allow results, from now on, to be off by the examined backend's declared error, relative to the largest value."""
     _granted[0] = error_class
 
 
 def granted() -> float:
-    """Return the error class that `grant` has let results have."""
+    """Return the error class last passed to `grant`."""
     return _granted[0]
 
 
 def run(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[Any]) -> Outputs:
-    """Run one call on copies of the inputs, as the dispatcher does: in eager where the executable refuses the values."""
+    """Run one call on copies of the inputs, as the dispatcher does: in eager if the executable refuses the values."""
     try:
         return executable(*copied(inputs))
     except InputRefused:
@@ -43,13 +43,13 @@ def run(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[A
 
 
 def eager(cluster: Cluster, inputs: Sequence[Any]) -> Tensors:
-    """Return eager's outputs. Raises what its operators raise."""
+    """Return eager's outputs. Raise what its operators raise."""
     with torch.no_grad():
         return tuple(cluster.module(*copied(inputs)))
 
 
 def exact(cluster: Cluster, inputs: Sequence[Any]) -> tuple[Reference | None, ...]:
-    """Return float64 references of a cluster's outputs; nothing where an operator has no float64 form."""
+    """Return float64 references of a cluster's outputs; nothing if an operator has no float64 form."""
     found = float64_outputs(cluster, copied(inputs))
     if found is None:
         return ()
@@ -63,29 +63,29 @@ def exact(cluster: Cluster, inputs: Sequence[Any]) -> tuple[Reference | None, ..
 
 
 def form_problem(got: Outputs, wanted: Tensors) -> str:
-    """Return where count, shape, dtype or device are not eager's; "" where they are."""
+    """Return where count, shape, dtype or device differ from eager's; "" if they agree."""
     return _assertion(lambda: check_close(got, wanted, has_values=False))
 
 
 def value_problem(got: Outputs, wanted: Tensors, references: Sequence[Reference | None] = ()) -> str:
-    """Return which output is how far off, or of another form; "" where all are as exact as they must be.
+    """Return which output is off and by how much, or differs in form; "" if all are as exact as required.
 
-    Against float64 `references` the declared error class is granted; without, `wanted` is the backend's own result.
+    Against float64 `references` the declared error class is allowed; without, `wanted` is the backend's own result.
     """
     return _assertion(lambda: check_close(got, wanted, references, error_class=_granted[0] if references else 0.0))
 
 
 def answer_problem(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[Any]) -> str:
-    """Run one call and say what is wrong with the answer, an exception included; "" where nothing is."""
+    """Run one call and return what is wrong with the result, an exception included; "" if nothing is."""
     try:
         got = run(executable, cluster, inputs)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+    except Exception as error:  # noqa: BLE001 - anything a plugin raises is the finding
         return trouble(error)
     return value_problem(got, eager(cluster, inputs), exact(cluster, inputs))
 
 
 def same_bits(these: Outputs, those: Outputs) -> bool:
-    """Return whether all tensors agree in shape, dtype and every bit; other values by `==`."""
+    """Return whether all tensors agree in shape, dtype and every bit; other values are compared by `==`."""
     return len(these) == len(those) and all(
         _same_tensor(this, that) if isinstance(this, torch.Tensor) else this == that
         for this, that in zip(these, those, strict=True)
@@ -93,7 +93,7 @@ def same_bits(these: Outputs, those: Outputs) -> bool:
 
 
 def storages(values: Sequence[Any]) -> set[int]:
-    """Return the addresses of the memory that tensors with elements lie in."""
+    """Return the addresses of the memory of all nonempty tensors."""
     return {value.untyped_storage().data_ptr() for value in values if isinstance(value, torch.Tensor) and value.numel()}
 
 

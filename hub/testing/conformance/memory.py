@@ -1,4 +1,4 @@
-"""Checks that outputs are the caller's own: no later call writes to them."""
+"""Checks that the caller owns outputs: no later call writes to them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CALLS = 4
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the finding about the main program."""
+    """Return the finding for the main program."""
     return judged_main("memory", subject, target, _problems)
 
 
 def _problems(target: Target, program: Program) -> Iterator[str]:
-    """Keep the outputs of some calls alive, so that no two may lie in one place, and none may change."""
+    """Keep the outputs of some calls alive, so that no two may share memory and none may change."""
     cluster, inputs = program.draw()
     executable = target.compile(cluster)
     kept = [run(executable, cluster, other_inputs(inputs, 0))]

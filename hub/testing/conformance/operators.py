@@ -1,4 +1,4 @@
-"""Tries what a backend accepts: sample calls of each declared operator and dtype, and small programs."""
+"""Checks of what a backend accepts: sample calls of each declared operator and dtype, and small programs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _DTYPE = "dtype "
 _PROGRAM = "program "
 _IN_EACH = " in each dtype"
 _LAID_OUT_CASES = 2
-"""Accepted cases of each operator that are also called with other layouts, and the first one with other sizes."""
+"""Accepted cases of each operator that are also called with other layouts; the first one also with other sizes."""
 
 
 def subjects(entry: Entry) -> tuple[str, ...]:
-    """Return what is to be looked at: operators in their dtypes (or groups where there is no table), dtypes, programs."""
+    """Return what to examine: operators in their dtypes (or groups if there is no table), dtypes, programs."""
     table = table_of(entry)
     operators = tuple(SPREAD) if table is None else (*sorted(table.rows), OUTSIDE)
     dtypes = (_DTYPE + name for name in entry.info.dtypes)
@@ -46,8 +46,8 @@ def subjects(entry: Entry) -> tuple[str, ...]:
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the findings about one subject: under `support`, and where anything was accepted, `numerics` and `memory`."""
-    _ = target.table  # raises for one that cannot be read
+    """Return the findings for one subject: under `support` and, if anything was accepted, `numerics` and `memory`."""
+    _ = target.table  # raises if it cannot be read
     if subject == OUTSIDE:
         return (judged("support", subject, _undeclared_but_accepted(target)),)
     if subject.startswith(_DTYPE):
@@ -95,13 +95,13 @@ def _answers(target: Target, cases: Iterable[Case]) -> Iterator[tuple[Case, Tria
 
 
 def _group_findings(target: Target, subject: str, cases: Iterable[Case]) -> tuple[Finding, ...]:
-    """Try cases in one program, and where that is not right, one by one: then the findings say which."""
+    """Try cases in one program and, if that is not right, one by one, so that the findings name the faulty ones."""
     accepted = [case for case in cases if not target.refusal(case.build()[0])]
     if not accepted:
         return (not_applicable("support", subject, "no sample call is accepted"),)
     cluster, inputs = joined(accepted)
     together = Trial(support=("refused together",))
-    if not target.refusal(cluster):  # a copy at its end may be
+    if not target.refusal(cluster):  # a copy at its end may be refused
         at(subject)
         together = tried(target, subject, cluster, inputs, joined_answer(accepted))
     if together == Trial():
@@ -125,7 +125,7 @@ def _program_findings(target: Target, subject: str, program: Program) -> tuple[F
 
 
 def _dtype_findings(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Try the first accepted call that has tensors of a dtype. It is declared, so there has to be one."""
+    """Try the first accepted call that has tensors of a dtype. The dtype is declared, so there must be one."""
     dtype = getattr(torch, subject.removeprefix(_DTYPE), None)
     names = SAMPLES if target.table is None else [name for name in target.table.rows if name in SAMPLES]
     refused = 0
@@ -140,7 +140,7 @@ def _dtype_findings(target: Target, subject: str) -> tuple[Finding, ...]:
 
 
 def _cases_with(dtype: torch.dtype, names: Sequence[str]) -> Iterator[Case]:
-    """Return the samples of operators that are written in a dtype, then those that can be converted to it."""
+    """Yield the samples of operators that are written in a dtype, then those that can be converted to it."""
     for name in names:
         for sample in SAMPLES[name]:
             if any(is_in(sample, role, dtype) for role in ROLES):

@@ -1,4 +1,4 @@
-"""Tells what a tiny call costs beside eager. No bar: speed is the planner's business."""
+"""The cost of a tiny call next to eager's. It never fails: speed is the planner's business."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_LEAST_S = 0.2
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the median of a call with about a dozen elements."""
+    """Return the finding with the median time of a call with about a dozen elements."""
     programs = [Program(f"{name} {position}") for name, position in _TINY if name in SAMPLES]
     program = next((found for found in programs if target.works(found)), target.main)
     if program is None:

@@ -1,4 +1,4 @@
-"""Tries each declared operator in each declared dtype: on the samples written in it, and on others converted to it."""
+"""Checks of each declared operator in each declared dtype, on samples written in it and others converted to it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from hub.testing.conformance.trial import Refusal, Trial, findings_of, try_case
 from hub.testing.operators import SAMPLES
 
 _EACH = 2
-"""Converted calls that are compiled for each dtype where nobody wrote samples in it."""
+"""Converted calls that are compiled for each dtype without samples of its own."""
 
 Answers = Sequence[tuple[Case, Trial | Refusal]]
 
 
 def pair_findings(target: Target, overload: str, known: Answers) -> Iterator[Finding]:
-    """Return the findings about one operator in each dtype that the backend declares.
+    """Yield the findings for one operator in each dtype that the backend declares.
 
-    `known` are the answers to the samples as they are written: what they say about a dtype is not tried again.
+    `known` holds the answers to the samples as written: what they show about a dtype is not tried again.
     """
     for name in target.entry.info.dtypes:
         dtype = getattr(torch, name, None)
-        if isinstance(dtype, torch.dtype):  # another one is told by the handshake
+        if isinstance(dtype, torch.dtype):  # the handshake reports any other
             yield from _findings_in(target, overload, dtype, known)
 
 
 def calls_of_each(overloads: Sequence[str], dtypes: Sequence[str]) -> Iterator[Case]:
-    """Return one call of each operator in each dtype in which eager takes one."""
+    """Yield one call of each operator in each dtype in which eager accepts one."""
     for overload, name in product(overloads, dtypes):
         if case := next(filter(is_captured, _calls(overload, getattr(torch, name))), None):
             yield case
@@ -89,7 +89,7 @@ def _converted_answers(target: Target, overload: str, role: Role, dtype: torch.d
 
 
 def _plain_forms(case: Case) -> Iterator[Case]:
-    """Return a call as it is and, for backends that need constants, with weights."""
+    """Yield a call unchanged and, for backends that need constants, with weights."""
     yield case
     if len(tensors_in(case.sample)) > 1:
         yield replace(case, has_weights=True)

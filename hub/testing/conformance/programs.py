@@ -15,21 +15,21 @@ from hub.testing.conformance.draw import Drawing, Inputs
 from hub.testing.operators import SAMPLES, case_cluster
 
 BATCH = 5
-"""Free size of every program; equal to no other size in it, so that it alone becomes symbolic."""
+"""Free size of every program; different from all its other sizes, so that only this one becomes symbolic."""
 
 Sketch = Callable[[Drawing], Sequence[fx.Node]]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A cluster that can be drawn again, in any process: with other weights, with fixed sizes or symbolic ones."""
+    """A cluster that any process can draw again, with other weights, and with fixed or symbolic sizes."""
 
     name: str
     sketch: Sketch | None = None
-    """None for a single operator's sample, whose name is "aten.relu.default 0"."""
+    """None for a sample of a single operator, whose name is "aten.relu.default 0"."""
 
     def draw(self, *, dynamic: bool = False, seed: int = 0) -> tuple[Cluster, Inputs]:
-        """Return the cluster with weights of this seed, and values of its inputs, which do not depend on the seed."""
+        """Return the cluster with weights from this seed, and the values of its inputs, which do not depend on the seed."""
         if self.sketch is None:
             return _sample_cluster(self.name, dynamic=dynamic, seed=seed)
         drawing = Drawing(dynamic=dynamic, seed=seed)
@@ -38,7 +38,7 @@ class Program:
 
 
 def program_of(name: str) -> Program:
-    """Return a program by its name. Raises KeyError or IndexError for a name that no process ever gave."""
+    """Return a program by its name. Raise KeyError or IndexError for an unknown name."""
     if name in PROGRAMS:
         return PROGRAMS[name]
     overload, position = name.split()
@@ -47,7 +47,7 @@ def program_of(name: str) -> Program:
 
 
 def single(overload: str, position: int) -> Program:
-    """Return the program that is one sample call of an operator; its tensors after the first are weights."""
+    """Return the program that is one sample call of an operator; all tensors after the first are weights."""
     return Program(f"{overload} {position}")
 
 
@@ -61,7 +61,7 @@ def _sample_cluster(name: str, *, dynamic: bool, seed: int) -> tuple[Cluster, In
 
 
 def is_varied(name: str) -> bool:
-    """Return whether a sample reads a float tensor of several elements: others say little about a backend."""
+    """Return whether a sample reads a float tensor of several elements: others reveal little about a backend."""
     overload, position = name.split()
     sample = SAMPLES[overload][int(position)]
     tensors = [leaf for leaf in pytree.tree_leaves(sample.build()) if isinstance(leaf, torch.Tensor)]
@@ -130,7 +130,7 @@ _SKETCHES: Mapping[str, Sketch] = {
 }
 
 PROGRAMS: Mapping[str, Program] = {name: Program(name, sketch) for name, sketch in _SKETCHES.items()}
-"""By name; those with weights first, because most checks look at the first one that a backend accepts."""
+"""Programs by name; those with weights come first, because most checks examine the first one that a backend accepts."""
 
 
 def other_inputs(inputs: Sequence[Any], seed: int) -> Inputs:

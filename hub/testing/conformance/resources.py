@@ -1,4 +1,4 @@
-"""Checks that calls and compilations leave no threads and no open files behind."""
+"""Checks that calls and compilations leak no threads and no open files."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ CALLS, COMPILATIONS = "calls", "compilations"
 SUBJECTS = (CALLS, COMPILATIONS)
 _PROCESS = Path("/proc/self")
 _ROUNDS = {CALLS: 60, COMPILATIONS: 2}
-"""How often something is done between two looks. Growth counts where every look finds more than the one before."""
+"""Repetitions between two counts. Growth is reported if every count exceeds the one before."""
 _LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What this process holds."""
+    """Resources held by this process."""
 
     threads: int
     files: int
 
 
 def held() -> Held:
-    """Count this process's threads, those of libraries too, and its open files."""
+    """Count this process's threads, including those of libraries, and its open files."""
     gc.collect()
     return Held(*(sum(1 for _ in (_PROCESS / name).iterdir()) for name in ("task", "fd")))
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the finding about the main program."""
+    """Return the finding for the main program."""
     if not (_PROCESS / "task").is_dir():
         return (not_applicable("resources", subject, "this system has no /proc to count in"),)
     return judged_main("resources", subject, target, _calling if subject == CALLS else _compiling)
@@ -54,7 +54,7 @@ def _compiling(target: Target, program: Program) -> Iterator[str]:
 
 
 def growth(act: Callable[[], object], rounds: int, what: str) -> Iterator[str]:
-    """Return what piles up while something is done again and again. A first round, which may fill pools, does not count."""
+    """Yield what accumulates while an action is repeated. The first round, which may fill pools, does not count."""
     looks: list[Held] = []
     for _ in range(_LOOKS):
         for _ in range(rounds):

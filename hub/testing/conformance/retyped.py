@@ -1,6 +1,6 @@
 """Sample calls of an operator in a dtype: those that are written in it, and others converted to it.
 
-A call can have a dtype in several roles: the tensors that it computes with, indices beside them, the dtype it is asked for.
+A call can have a dtype in several roles: for the tensors that it computes with, for indices, or as the requested dtype.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROLES: tuple[Role, ...] = ("values", "indices", "result")
 _Kind = Literal["floating", "whole", "truth"]
 _KINDS: tuple[_Kind, ...] = ("floating", "whole", "truth")
 _BOUNDS = {"normal": (-6, 7), "positive": (1, 7), "unit": (-1, 2), "booleans": (0, 2)}
-"""Integers, high excluded, that stand for the values of a fill."""
+"""Integer ranges, high excluded, that replace the values of a fill."""
 
 
 def is_in(sample: Sample, role: Role, dtype: torch.dtype) -> bool:
@@ -31,9 +31,9 @@ def is_in(sample: Sample, role: Role, dtype: torch.dtype) -> bool:
 
 
 def calls_in(overload: str, role: Role, dtype: torch.dtype) -> Iterator[Sample]:
-    """Return an operator's samples converted to a dtype in a role, each call once: those of the same kind of dtype first.
+    """Yield an operator's samples converted to a dtype in a role, without duplicates: the same kind of dtype comes first.
 
-    Whether eager takes them is not asked here.
+    This does not check whether eager accepts them.
     """
     given = {str(sample) for sample in SAMPLES[overload] if is_in(sample, role, dtype)}
     for sample in sorted(SAMPLES[overload], key=lambda sample: _kind_of(sample) != _kind(dtype)):
@@ -44,9 +44,9 @@ def calls_in(overload: str, role: Role, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def retyped(sample: Sample, role: Role, dtype: torch.dtype) -> Sample | None:
-    """Return a sample with everything that it has in a role in a dtype.
+    """Return a sample with everything that it has in a role converted to a dtype.
 
-    None where it has nothing there, or has values that the dtype has not.
+    None if it has nothing in that role, or has values that the dtype cannot hold.
     """
     if role == "result":
         return _asking_for(sample, dtype) if _asked(sample, role) else None
@@ -57,7 +57,7 @@ def retyped(sample: Sample, role: Role, dtype: torch.dtype) -> Sample | None:
 
 
 def _asking_for(sample: Sample, dtype: torch.dtype) -> Sample | None:
-    """Ask for a dtype. Floats that uint8 has not would become anything, so they are positive then."""
+    """Request a dtype. Floats outside the range of uint8 would convert to undefined values, so they are positive then."""
     asking = _with_arguments(sample, pytree.tree_map_only(torch.dtype, lambda _: dtype, _arguments(sample)))
     return asking if dtype.is_floating_point else _mapped(asking, lambda made: _castable(made, dtype))
 
@@ -87,7 +87,7 @@ def _asked(sample: Sample, role: Role) -> list[torch.dtype]:
 
 
 def _tensors(sample: Sample, role: Role) -> list[Made]:
-    """Values are the floating-point tensors where there are any, else the integers, else the booleans."""
+    """Return the tensors in a role; values are the floating-point tensors, else the integers, else the booleans."""
     if role == "result":
         return []
     kind = _kind_of(sample)
@@ -140,7 +140,7 @@ def _whole(made: Made, dtype: torch.dtype) -> Made | None:
     if not dtype.is_floating_point:
         limits = torch.iinfo(dtype)
         high = min(high, limits.max + 1)
-        # In uint8 negative numbers become large ones, which some compilers take for negative.
+        # In uint8, negative numbers wrap to large ones, which some compilers take for negative.
         low = max(low, limits.min) if dtype.is_signed else low
     return replace(made, dtype=dtype, fill="integers", low=low, high=high) if low < high else None
 
@@ -150,7 +150,7 @@ def _exact_up_to(dtype: torch.dtype) -> float:
 
 
 def _is_limit(value: Any, dtype: torch.dtype) -> bool:
-    """Return True for the least and the largest integer of a dtype: they stand for what no other dtype has there."""
+    """Return whether a value is the least or largest integer of a dtype: in any other dtype it would not be a limit."""
     if _kind(dtype) != "whole":
         return False
     limits = torch.iinfo(dtype)
@@ -158,7 +158,7 @@ def _is_limit(value: Any, dtype: torch.dtype) -> bool:
 
 
 def _fits(value: Any, dtype: torch.dtype) -> bool:
-    """Return whether a dtype has a number; integers have it less its fraction, NaN and infinities are floats."""
+    """Return whether a dtype can hold a number; integers hold it without its fraction, but not NaN or infinities."""
     if dtype is torch.bool:
         return True
     if dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""Checks that saved executables load: here, in another process, and not at all where a file is damaged."""
+"""Checks that saved executables load, in this and in another process, and fail to load if a file is damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hub.testing.conformance.target import SETTINGS, Target
 
 HERE, THERE, DAMAGED = "loading in this process", "loading in another process", "damaged files"
 _PART = 0.3
-"""Part of the time of one look that one step in another process may take."""
+"""Share of an examination's time that one step in another process may take."""
 
 Damage = Callable[[Path], None]
 
@@ -36,16 +36,16 @@ DAMAGES: Mapping[str, Damage] = {
     "is empty": _empty,
     "ends in the middle": _halve,
 }
-"""What a full disk or a killed process leaves. Flipped bytes are noticed by the hub, which seals what is saved."""
+"""Damage from a full disk or a killed process. The hub detects flipped bytes itself: it seals saved files."""
 
 
 def subjects(entry: Entry) -> tuple[str, ...]:
-    """Return the ways of loading, or one word where the backend does not claim that it can."""
+    """Return the ways of loading, or one word if the backend does not claim to support it."""
     return (HERE, THERE, DAMAGED) if entry.info.saveable else ("executables",)
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the finding about the main program, saved to a folder that is renamed afterwards, as in the hub's cache."""
+    """Return the finding for the main program, saved to a folder that is renamed afterwards, as in the hub's cache."""
     if not target.entry.info.saveable:
         return (not_applicable("saving", subject, "not claimed: saveable=False"),)
     program = target.main
@@ -54,7 +54,7 @@ def examine(target: Target, subject: str) -> tuple[Finding, ...]:
     with tempfile.TemporaryDirectory(prefix="hub-saving-") as folder:
         try:
             saved, wanted = _saved(target, program, Path(folder))
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+        except Exception as error:  # noqa: BLE001 - anything a plugin raises is the finding
             return (judged("saving", subject, [f"{program.name} cannot be saved: {trouble(error)}"]),)
         look = {HERE: _here, THERE: _there, DAMAGED: _damaged}[subject]
         return (judged("saving", subject, list(look(target, program, saved, wanted))),)
@@ -94,7 +94,7 @@ def _there(target: Target, program: Program, saved: Path, wanted: Outputs) -> It
 
 
 def _damaged(target: Target, program: Program, saved: Path, wanted: Outputs) -> Iterator[str]:
-    """Damages one file at a time. Loading or the first call then has to raise, unless the file does not matter."""
+    """Damage one file at a time. Loading or the first call must then raise, unless the file does not matter."""
     for path in sorted(item for item in saved.rglob("*") if item.is_file()):
         for what, damage in DAMAGES.items():
             copy = saved.parent / "damaged"
@@ -106,7 +106,7 @@ def _damaged(target: Target, program: Program, saved: Path, wanted: Outputs) -> 
 
 
 def _damaged_problem(target: Target, program: Program, folder: Path, wanted: Outputs) -> str:
-    """Return what is wrong with how a damaged folder was taken: to refuse it is right, to die of it is not."""
+    """Return what is wrong with the handling of a damaged folder: to refuse it is right, to crash is not."""
     try:
         got = ELSEWHERE.ask(
             "try_to_load", _PART * target.limit_s, backend=target.name, program=program.name, folder=str(folder)

@@ -1,4 +1,4 @@
-"""The score of a backend: its findings counted by check, as text for people and as JSON for programs."""
+"""The score of a backend: its findings counted by check, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBERS = frozenset(_HEADERS[1:4])
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many findings of one check went which way."""
+    """Number of findings of one check by verdict."""
 
     passed: int
     failed: int
@@ -28,33 +28,33 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Everything that the suite found out about one backend."""
+    """All findings about one backend."""
 
     backend: str
     package: str
-    """Distribution that brought it, with its version; empty where its registration could not be read."""
+    """The distribution that provides it, with its version; empty if its registration could not be read."""
     hub: str
-    """Version of the hub whose suite this is."""
+    """Version of the hub that this suite belongs to."""
     findings: tuple[Finding, ...]
 
     @property
     def total(self) -> Count:
-        """All checks together."""
+        """Counts over all checks."""
         return count_of(self.findings)
 
     @property
     def is_passed(self) -> bool:
-        """Return whether nothing failed, and something passed."""
+        """Return whether nothing failed and something passed."""
         return not self.total.failed and bool(self.total.passed)
 
     @property
     def share(self) -> float:
-        """Part of the applicable findings that passed, 0 to 1; 0 where nothing applied."""
+        """Share of the applicable findings that passed, 0 to 1; 0 if nothing applied."""
         found = self.total
         return found.passed / max(1, found.passed + found.failed)
 
     def to_json(self) -> str:
-        """Return the JSON form: counts in all and by check, then every finding."""
+        """Return the JSON form: total counts, counts by check, then every finding."""
         facts = {
             "backend": self.backend,
             "package": self.package,
@@ -68,19 +68,19 @@ class Score:
         return json.dumps(facts, indent=2)
 
     def by_check(self) -> dict[str, Count]:
-        """Count of each check that has findings, in the order of `CHECKS`."""
+        """Return the count of each check that has findings, in the order of `CHECKS`."""
         found = {name: [finding for finding in self.findings if finding.check == name] for name in CHECKS}
         return {name: count_of(findings) for name, findings in found.items() if findings}
 
 
 def check_folder(file: str) -> None:
-    """Raise HubError, before minutes of checking, if the folder of a file that is to be written is not there."""
+    """Raise HubError, before minutes of checking, if the folder of the output file does not exist."""
     if not Path(file).parent.is_dir():
         raise HubError(f"there is no folder {Path(file).parent} for {file}")
 
 
 def write_score(score: Score, file: str) -> None:
-    """Write the JSON form. Raises OSError."""
+    """Write the JSON form. Raise OSError if that fails."""
     Path(file).write_text(score.to_json() + "\n", encoding="utf-8")
 
 
@@ -91,7 +91,7 @@ def count_of(findings: Sequence[Finding]) -> Count:
 
 
 def score_lines(score: Score) -> list[str]:
-    """Return the score as people read it: a table of checks, every failure, figures, and one last line."""
+    """Return the score as text: a table of checks, every failure, figures, and a final line."""
     rows = [
         (name, str(found.passed), str(found.failed), str(found.not_applicable), CHECKS[name])
         for name, found in score.by_check().items()
@@ -104,7 +104,7 @@ def score_lines(score: Score) -> list[str]:
 
 
 def _told(findings: Sequence[Finding]) -> Iterator[str]:
-    """Return a line a reason: many subjects may share one."""
+    """Yield one line for each reason: many subjects may share one."""
     for check, reason in dict.fromkeys((finding.check, finding.reason) for finding in findings):
         subjects = [finding.subject for finding in findings if (finding.check, finding.reason) == (check, reason)]
         yield f"  {check}, {names_text(subjects)}: {reason}"
@@ -114,6 +114,6 @@ def _last_line(score: Score) -> str:
     found = score.total
     who = f"{score.backend} ({score.package})" if score.package else score.backend
     aside = f", {found.not_applicable} not applicable" if found.not_applicable else ""
-    # Rounded down: 100.0 % is for those who failed nothing.
+    # Rounded down: 100.0 % requires that nothing failed.
     share = f"{math.floor(1000 * score.share) / 10:.1f} %" if found.passed + found.failed else "nothing applied"
     return f"{who}: {found.passed} of {count(found.passed + found.failed, 'finding')} passed ({share}){aside}"

@@ -1,4 +1,4 @@
-"""Checks that one executable with symbolic sizes serves many sizes, or refuses a call by name."""
+"""Checks that one executable with symbolic sizes serves many sizes, or refuses a call with a named error."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hub.testing.conformance.trail import at
 
 ONE_OPERATOR = "one operator"
 SIZES = (BATCH, 2, 13, 1, 0, BATCH, 64)
-"""In this order through one executable: larger after smaller and the other way, empty in between."""
+"""Sizes in the order in which one executable is called: larger after smaller and vice versa, empty in between."""
 
 
 def subjects(entry: Entry) -> tuple[str, ...]:
-    """Return the programs, or one word where the backend does not claim symbolic sizes."""
+    """Return the programs, or one word if the backend does not claim to support symbolic sizes."""
     return (*PROGRAMS, ONE_OPERATOR) if entry.info.dynamic_shapes else ("sizes",)
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the finding about one program."""
+    """Return the finding for one program."""
     if not target.entry.info.dynamic_shapes:
         return (not_applicable("dynamic", subject, "not claimed: dynamic_shapes=False"),)
     program = target.one_operator if subject == ONE_OPERATOR else PROGRAMS[subject]
@@ -53,11 +53,11 @@ def _problem(executable: Executable, cluster: Cluster, inputs: Inputs) -> str:
     """Return what is wrong with one call; a size that eager itself refuses is no size of this program."""
     try:
         wanted = eager(cluster, inputs)
-    except Exception:  # noqa: BLE001 - an operator may refuse a size in any way
+    except Exception:  # noqa: BLE001 - an operator may refuse a size with any exception
         return ""
     try:
         got = run(executable, cluster, inputs)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+    except Exception as error:  # noqa: BLE001 - anything a plugin raises is the finding
         return trouble(error)
     return value_problem(got, wanted, exact(cluster, inputs))
 
@@ -73,7 +73,7 @@ def symbols_of(cluster: Cluster) -> tuple[Any, ...]:
 
 
 def with_sizes(cluster: Cluster, inputs: Inputs, sizes: Mapping[Any, int]) -> Inputs:
-    """Return inputs in which each symbol has another value; tensors of other shapes repeat the values of the first ones."""
+    """Return inputs in which each symbol has the given value; resized tensors repeat the values of the original ones."""
     return tuple(_resized(spec, value, sizes) for spec, value in zip(cluster.inputs, inputs, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Steps of the suite: what the process that leads it and the process that examines say to each other."""
+"""Steps of the suite: the values exchanged between the leading process and the examining process."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ HANDSHAKE = "handshake"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One subject of one examination: what is examined at a time, and what a crash costs."""
+    """One subject of one examination: the unit that is examined at a time, and that a crash loses."""
 
     examination: str
     subject: str
     check: str
-    """Under what a crash is told."""
+    """The check under which a crash is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What there is to examine."""
+    """The steps there are to examine."""
 
     names: tuple[str, ...]
     """Every registered backend."""
     package: str
-    """Distribution and version that brought the backend; empty where it is not registered."""
+    """Distribution and version that provide the backend; empty if it is not registered."""
     steps: tuple[Step, ...]

@@ -1,4 +1,4 @@
-"""Leads the suite: has each subject examined in a child process, and takes a crash or a hang for a finding."""
+"""The leading process of the suite: has each subject examined in a child process, and reports crashes and hangs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from hub.testing.conformance.trail import last_place
 from hub.workers.channel import Worker
 
 LIMIT_S = 600.0
-"""Longest time that one subject may take: an operator with some thirty forms, each of which a slow compiler compiles."""
+"""Longest time for one subject: an operator with some thirty forms, each of which a slow compiler compiles."""
 _MODULE = "hub.testing.conformance.worker"
 _START_LIMIT_S = 300.0
 _PATIENCE = 24
-"""Crashes in one examination after which the rest of it is left out: each new process takes seconds."""
+"""Crashes in one examination after which the rest of it is skipped: each new process takes seconds."""
 _HANG = 8
-"""Crashes that a hang counts for, which takes the whole limit."""
+"""Number of crashes that a hang counts for, because it takes the whole limit."""
 _LISTED = Step(HANDSHAKE, "registration", HANDSHAKE)
 
 
 class Suite:
-    """The suite for one backend, step by step. To be closed; no thread but its own may use it."""
+    """The suite for one backend, step by step. Close it after use; only one thread may use it."""
 
     def __init__(self, backend: str, *, only: Sequence[str] = (), limit_s: float = LIMIT_S, has_hard: bool = True) -> None:
-        """Begin nothing yet. `only` are keys of `CHECKS`; none means all. Raise OptionError for what cannot be.
+        """Prepare the suite without starting anything. `only` holds keys of `CHECKS`; none means all.
 
-        With `has_hard`, operators are tried on hard values, too: NaN, infinities, ties, extreme integers.
+        With `has_hard`, operators are also tried on hard values: NaN, infinities, ties, extreme integers. Raise OptionError
+        for an unknown check or an invalid limit.
         """
         check_names(only)
         if not (math.isfinite(limit_s) and limit_s > 0):
@@ -51,7 +52,7 @@ class Suite:
         self._worker: Worker | None = None
         self._description: Description | None = None
         self._unlisted = ""
-        """How listing the plugin ended the process; empty where it did not."""
+        """The way in which the process ended while it listed the plugin; empty if it did not."""
         self._is_unloadable = False
         self._deaths: Counter[str] = Counter()
 
@@ -65,11 +66,11 @@ class Suite:
 
     @property
     def package(self) -> str:
-        """Distribution and version that brought the backend; empty before `steps`, and where listing it crashed."""
+        """Distribution and version that provide the backend; empty before `steps`, and if listing it crashed."""
         return "" if self._description is None else self._description.package
 
     def steps(self) -> tuple[Step, ...]:
-        """Return what there is to examine. Raises PluginLoadError if no plugin registers a backend of this name."""
+        """Return the steps to examine. Raise PluginLoadError if no plugin registers a backend of this name."""
         if self._unlisted:
             return (_LISTED,)
         try:
@@ -86,7 +87,7 @@ class Suite:
         return described.steps
 
     def examine(self, step: Step) -> tuple[Finding, ...]:
-        """Return the findings of one step, of those checks that are wanted. Raises nothing for what a plugin does."""
+        """Return the findings of one step for the selected checks. Nothing that a plugin does makes this raise."""
         findings = self._examined(step)
         if step.examination == HANDSHAKE and step.subject == "factory":
             self._is_unloadable = any(finding.verdict is Verdict.FAILED for finding in findings)
@@ -123,11 +124,11 @@ class Suite:
     def _asked(self, command: str, within_s: float, **arguments: object) -> Any:
         if self._worker is None:
             self._worker = Worker(_MODULE, self._log, environment=self._own_places())
-            self._worker.ask("process_id", _START_LIMIT_S)  # a limit is for a subject, not for importing PyTorch
+            self._worker.ask("process_id", _START_LIMIT_S)  # the limit is for a subject, not for importing PyTorch
         return self._worker.ask(command, within_s, **arguments)
 
     def _own_places(self) -> dict[str, str]:
-        """Variables that send what the examined backend writes to a folder that is removed at the end."""
+        """Return variables that direct files of the examined backend to a folder that is removed at the end."""
         places = {"HUB_CACHE_DIR": Path(self._folder.name) / "cache", "TMPDIR": Path(self._folder.name) / "tmp"}
         places["TMPDIR"].mkdir(exist_ok=True)
         return {name: str(place) for name, place in places.items()}
@@ -141,7 +142,7 @@ class Suite:
 def check_backend(
     backend: str, *, only: Sequence[str] = (), limit_s: float = LIMIT_S, progress: Progress | None = None
 ) -> Score:
-    """Run the suite on a backend and return its score. Raises HubError for a name, check or limit that is none."""
+    """Run the suite on a backend and return its score. Raise HubError for an unknown name or check, or an invalid limit."""
     shown = SilentProgress() if progress is None else progress
     findings: list[Finding] = []
     with Suite(backend, only=only, limit_s=limit_s) as suite:
@@ -159,7 +160,7 @@ def check_backend(
 
 
 def check_names(only: Sequence[str]) -> None:
-    """Raise OptionError for a name that is no check's."""
+    """Raise OptionError for a name that is not a check's."""
     for name in only:
         if name not in CHECKS:
             raise OptionError(

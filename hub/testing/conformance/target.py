@@ -1,4 +1,4 @@
-"""The backend under examination, loaded, with what it accepts found out once."""
+"""The backend under examination, loaded, and what it accepts, determined once."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from hub.testing.operators import SAMPLES
 from hub.verification.ties import verdict
 
 SETTINGS = CompileSettings(threads=1)
-"""One thread: sums in one order, and no pool that another check would have to wait for."""
+"""One thread: sums have one order, and no pool makes another check wait."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A backend with its registry entry. Raises nothing until a method asks the backend."""
+    """A backend with its registry entry. Nothing here raises until a method calls the backend."""
 
     entry: Entry
     backend: Backend
     limit_s: float = 600.0
-    """Longest time that one look may take; processes that a check starts get part of it."""
+    """Longest time for one examination; processes that a check starts get a share of it."""
     has_hard: bool = True
-    """True where operators are tried on hard values, too."""
+    """True if operators are also tried on hard values."""
 
     @property
     def name(self) -> str:
@@ -42,42 +42,42 @@ class Target:
 
     @cached_property
     def table(self) -> OperatorTable | None:
-        """Its operator table; None where it takes any operator."""
+        """The backend's operator table; None if it accepts any operator."""
         return table_of(self.entry)
 
     @cached_property
     def one_operator(self) -> Program | None:
-        """A sample call of the first operator whose sample with float values works; None where there is none."""
+        """A sample call of the first operator whose sample with float values works; None if there is none."""
         names = SAMPLES if self.table is None else (name for name in self.table.rows if name in SAMPLES)
         found = (single(name, position) for name in names for position in range(len(SAMPLES[name])))
         return next((program for program in found if is_varied(program.name) and self.works(program)), None)
 
     @cached_property
     def main(self) -> Program | None:
-        """The first program that works, which most checks look at; None where there is none."""
+        """The first program that works, which most checks examine; None if there is none."""
         return next(self.working(), None)
 
     def working(self, *, dynamic: bool = False) -> Iterator[Program]:
-        """Return the programs that are accepted, compile and run, one operator last. What fails is told under `support`."""
+        """Yield the programs that are accepted, compile and run, one operator last. `support` reports those that fail."""
         yield from (program for program in PROGRAMS.values() if self.works(program, dynamic=dynamic))
         if self.one_operator is not None and self.works(self.one_operator, dynamic=dynamic):
             yield self.one_operator
 
     def works(self, program: Program, *, dynamic: bool = False) -> bool:
-        """Return whether a program is accepted, compiles and runs. Raises nothing."""
+        """Return whether a program is accepted, compiles and runs. Never raise."""
         try:
             cluster, inputs = program.draw(dynamic=dynamic)
             if self.refusal(cluster):
                 return False
             run(self.compile(cluster), cluster, inputs)
-        except Exception:  # noqa: BLE001 - whatever it is, `support` tells it
+        except Exception:  # noqa: BLE001 - `support` reports it, no matter what it is
             return False
         return True
 
     def refusal(self, cluster: Cluster) -> str:
-        """Return the reason of the first refused node; "" where all are accepted. Raises ContractError for no verdict.
+        """Return the reason of the first refused node; "" if all are accepted. Raise ContractError for an invalid verdict.
 
-        Elements of a tuple come along with the node that makes it, so nobody asks for them.
+        Elements of a tuple follow the node that makes it, so they are not queried.
         """
         for node in cluster.nodes:
             if node.target is operator.getitem:
@@ -92,12 +92,12 @@ class Target:
         return ""
 
     def is_in_table(self, cluster: Cluster) -> bool:
-        """Return whether there is an operator table, and every node is in it and meets its conditions."""
+        """Return whether there is an operator table that contains every node, with its conditions met."""
         nodes = [node for node in cluster.nodes if node.target is not operator.getitem]
         return self.table is not None and all(self.table.supports(node).accepted for node in nodes)
 
     def compile(self, cluster: Cluster) -> Executable:
-        """Compile a cluster. Raises what the backend raises, and ContractError for what cannot be called."""
+        """Compile a cluster. Raise what the backend raises, and ContractError if the result is not callable."""
         executable = cast("Any", self.backend.compile(cluster, SETTINGS))
         if not callable(executable):
             raise ContractError(f"compile() gave a {type(executable).__name__}, nothing callable", backend=self.name)
@@ -107,14 +107,14 @@ class Target:
 def judged_main(
     check: str, subject: str, target: Target, problems_of: Callable[[Target, Program], Iterator[str]]
 ) -> tuple[Finding, ...]:
-    """Return the finding about the main program: passed where `problems_of` it are none."""
+    """Return the finding for the main program: passed if `problems_of` finds nothing."""
     if target.main is None:
         return (not_applicable(check, subject, "no program works"),)
     return (judged(check, subject, problems_of(target, target.main)),)
 
 
 def table_of(entry: Entry) -> OperatorTable | None:
-    """Return the operator table that an entry names. Raises ContractError for something else."""
+    """Return the operator table that an entry names. Raise ContractError if it names something else."""
     if not entry.info.operators:
         return None
     table = load_attribute(entry.info.operators)
@@ -124,7 +124,7 @@ def table_of(entry: Entry) -> OperatorTable | None:
 
 
 def load_target(name: str, limit_s: float, *, has_hard: bool = True) -> Target:
-    """Load a backend. Raises HubError as the registry does."""
+    """Load a backend. Raise HubError as the registry does."""
     backend = registry().backend(name)
     entry = registry().entries[name]
     grant(entry.info.error_class)

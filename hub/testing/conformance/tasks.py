@@ -1,4 +1,4 @@
-"""What a process of the suite can be asked: to examine one subject, or to play a part in an examination elsewhere."""
+"""Tasks for a process of the suite: to examine one subject, or to play a part in an examination by another process."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hub.testing.conformance.target import SETTINGS, Target, load_target
 from hub.testing.conformance.trail import at
 
 UNREADABLE = "operator table"
-"""Subject that stands for all operators where the table cannot be read."""
+"""Subject that stands for all operators if the table cannot be read."""
 _ON_AND_ON_S = 60.0
 
 
 def describe(backend: str, only: tuple[str, ...]) -> Description:
-    """Return what there is to examine about a backend; all of it is listed, nothing is loaded."""
+    """Return the steps to examine for a backend; this lists everything and loads nothing."""
     entries = registry().entries
     if backend not in entries:
         return Description(tuple(entries), "", ())
@@ -42,14 +42,14 @@ def describe(backend: str, only: tuple[str, ...]) -> Description:
             continue
         try:
             subjects = examination.subjects(entry)
-        except Exception:  # noqa: BLE001 - the table is the plugin's; the examination then tells what is wrong
+        except Exception:  # noqa: BLE001 - the table is the plugin's; the examination then reports what is wrong
             subjects = (UNREADABLE,)
         steps += (Step(name, subject, examination.checks[0]) for subject in subjects)
     return Description(tuple(entries), f"{entry.package} {entry.package_version}", tuple(steps))
 
 
 def examine(backend: str, step: Step, limit_s: float, *, has_hard: bool = True) -> tuple[Finding, ...]:
-    """Examine one subject. Whatever the plugin raises, SystemExit and KeyboardInterrupt too, becomes a finding."""
+    """Examine one subject. Anything that the plugin raises, even SystemExit and KeyboardInterrupt, becomes a finding."""
     at(f"{step.examination}, {step.subject}")
     try:
         if step.examination == HANDSHAKE:
@@ -59,7 +59,7 @@ def examine(backend: str, step: Step, limit_s: float, *, has_hard: bool = True) 
         except HubError:
             return (not_applicable(step.check, step.subject, "the backend does not load"),)
         return EXAMINATIONS[step.examination].examine(target, step.subject)
-    except BaseException as error:  # noqa: BLE001 - as it says above
+    except BaseException as error:  # noqa: BLE001 - see the docstring
         return (failed(step.check, step.subject, trouble(error)),)
 
 
@@ -77,37 +77,37 @@ def move(folder: str) -> None:
 
 
 def process_id() -> int:
-    """Return this process's number."""
+    """Return the id of this process."""
     return os.getpid()
 
 
 def load_and_run(backend: str, program: str, folder: str) -> bytes:
-    """Load a saved program and run it. Raises what the backend raises."""
+    """Load a saved program and run it. Raise what the backend raises."""
     cluster, inputs = program_of(program).draw()
     executable = registry().backend(backend).load(Path(folder), cluster, SETTINGS)
     return packed([torch.as_tensor(output) for output in run(executable, cluster, inputs)])
 
 
 def try_to_load(backend: str, program: str, folder: str) -> bytes | None:
-    """Load a damaged program and run it; None where that raises, as it should."""
+    """Load a damaged program and run it; return None if that raises, as it should."""
     at(f"loading {program} from damaged files")
     try:
         return load_and_run(backend, program, folder)
-    except Exception:  # noqa: BLE001 - any exception is an honest answer
+    except Exception:  # noqa: BLE001 - any exception is a correct answer
         return None
 
 
 def compile_and_run(backend: str, program: str, seed: int) -> bytes:
-    """Compile a program with weights of a seed, and run it. Raises what the backend raises."""
+    """Compile a program with weights from a seed, and run it. Raise what the backend raises."""
     target = load_target(backend, 0.0)
     cluster, inputs = program_of(program).draw(seed=seed)
     return packed([torch.as_tensor(output) for output in run(target.compile(cluster), cluster, inputs)])
 
 
 def compile_on_and_on(backend: str, program: str, seed: int, marker: str) -> None:
-    """Compile a program again and again, until somebody kills this process or a minute has passed."""
+    """Compile a program repeatedly, until this process is killed or a minute has passed."""
     target = load_target(backend, 0.0)
-    cluster, _ = program_of(program).draw(seed=seed)  # once: the suite's own tracing is not what is to be interrupted
+    cluster, _ = program_of(program).draw(seed=seed)  # once: the suite's own tracing must not be interrupted
     end = time.monotonic() + _ON_AND_ON_S
     Path(marker).touch()
     while time.monotonic() < end:
@@ -115,11 +115,11 @@ def compile_on_and_on(backend: str, program: str, seed: int, marker: str) -> Non
 
 
 def compile_until_interrupted(backend: str, program: str, seed: int, marker: str) -> bytes:
-    """Compile on and on until something is raised, as by Ctrl-C, then compile once more and run that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in background jobs
+    """Compile repeatedly until something is raised, for example by Ctrl-C, then compile once more and run the result."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it in background jobs
     try:
         compile_on_and_on(backend, program, seed, marker)
-    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt, or what the compiler made of it
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt, or what the compiler turned it into
         at(f"{program}, after {trouble(error)}")
     return compile_and_run(backend, program, seed)
 

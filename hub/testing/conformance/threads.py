@@ -1,4 +1,4 @@
-"""Checks that threads may share an executable, and may compile at the same time."""
+"""Checks that threads may share an executable, and may compile concurrently."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SUBJECTS = (CALLING, COMPILING)
 _THREADS = 4
 _CALLS = 40
 _SWITCH_S = 1e-5
-"""Python changes threads every 5 ms by itself, which is longer than most calls take."""
+"""Interval of thread switches in seconds; Python's default of 5 ms is longer than most calls take."""
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the finding about the main program."""
+    """Return the finding for the main program."""
     return judged_main("threads", subject, target, _calling if subject == CALLING else _compiling)
 
 
 def _calling(target: Target, program: Program) -> Iterator[str]:
-    """Each thread has inputs of its own, and compares with what the same executable gave before, alone."""
+    """Call from threads with inputs of their own, and compare with earlier results of the same executable, run alone."""
     cluster, inputs = program.draw()
     executable = target.compile(cluster)
     mine = [other_inputs(inputs, seed) for seed in range(_THREADS)]
@@ -48,7 +48,7 @@ def _first_problem(executable: Executable, cluster: Cluster, inputs: Inputs, alo
 
 
 def _compiling(target: Target, program: Program) -> Iterator[str]:
-    """Each thread compiles the program with weights of its own, after it was compiled alone with the same ones."""
+    """Compile in threads, each with its own weights, and compare with an earlier compilation of the same, run alone."""
     drawn = [program.draw(seed=seed) for seed in range(_THREADS)]
     alone = [_kept(run(target.compile(cluster), cluster, inputs)) for cluster, inputs in drawn]
 
@@ -61,7 +61,7 @@ def _compiling(target: Target, program: Program) -> Iterator[str]:
 
 
 def at_once(jobs: Sequence[Callable[[], str]]) -> list[str]:
-    """Run jobs in threads that start together; gives what they say is wrong, exceptions included."""
+    """Run jobs in threads that start together; return the problems that they report, exceptions included."""
     gate = threading.Barrier(len(jobs))
     problems: list[str] = []
 
@@ -69,7 +69,7 @@ def at_once(jobs: Sequence[Callable[[], str]]) -> list[str]:
         gate.wait()
         try:
             problem = job()
-        except BaseException as error:  # noqa: BLE001 - whatever a plugin raises is the finding, SystemExit too
+        except BaseException as error:  # noqa: BLE001 - anything a plugin raises is the finding, even SystemExit
             problem = trouble(error)
         if problem:
             problems.append(problem)

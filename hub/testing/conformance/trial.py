@@ -1,4 +1,4 @@
-"""Tries one cluster that a backend accepts: compiles it, calls it several times, and sorts what is wrong by promise."""
+"""The trial of one accepted cluster: compile it, call it several times, and sort problems by the promise they break."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer = tuple[tuple[torch.Tensor, ...], Sequence[Reference | None]]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one compiled cluster did wrong, sorted by the promise that it broke."""
+    """Problems of one compiled cluster, sorted by the promise that they break."""
 
     support: tuple[str, ...] = ()
     numerics: tuple[str, ...] = ()
@@ -34,15 +34,15 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a backend does not take a cluster."""
+    """A backend's reason for refusing a cluster."""
 
     reason: str
     is_in_table: bool
-    """True where the operator table by itself takes it."""
+    """True if the operator table alone accepts it."""
 
 
 def findings_of(subject: str, trials: Sequence[Trial]) -> tuple[Finding, ...]:
-    """Sort what trials did wrong by check; of what never ran, nothing but `support` can be said."""
+    """Return the problems of trials as findings; if nothing ran, only the finding for `support`."""
     checks = ("support", "numerics", "memory") if any(not trial.support for trial in trials) else ("support",)
     return tuple(
         judged(check, subject, [problem for trial in trials for problem in getattr(trial, check)]) for check in checks
@@ -50,13 +50,13 @@ def findings_of(subject: str, trials: Sequence[Trial]) -> tuple[Finding, ...]:
 
 
 def try_case(target: Target, case: Case, *, has_layouts: bool) -> Trial | Refusal:
-    """Return what one case did wrong, or the refusal where it is refused."""
+    """Return the problems of one case, or its refusal."""
     at(str(case))
     cluster, inputs = case.build()
     try:
         if reason := target.refusal(cluster):
             return Refusal(reason, is_in_table=target.is_in_table(cluster))
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+    except Exception as error:  # noqa: BLE001 - anything a plugin raises is the finding
         return Trial(support=(f"{case}: {trouble(error)}",))
     answer = wanted_of(case.overload, case.sample)
     return tried(
@@ -82,12 +82,12 @@ def tried(
     has_layouts: bool = True,
     has_hard: bool = False,
 ) -> Trial:
-    """Compile an accepted cluster and call it, twice with its own inputs and then with others, hard values if wished."""
+    """Compile an accepted cluster and call it, twice with its own inputs and then with others, optionally hard values."""
     try:
         executable = target.compile(cluster)
         mine = copied(inputs)
         first = _own_run(executable, cluster, mine)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+    except Exception as error:  # noqa: BLE001 - anything a plugin raises is the finding
         return Trial(support=(f"{name}: {trouble(error)}",))
     if problem := form_problem(first, answer[0]):
         return Trial(support=(f"{name}: {problem}",))
@@ -104,7 +104,7 @@ def tried(
 
 
 def _own_run(executable: Executable, cluster: Cluster, inputs: Inputs) -> Outputs:
-    """Run one call on these very inputs, and not on copies."""
+    """Run one call on the inputs themselves, not on copies."""
     try:
         return executable(*inputs)
     except InputRefused:
@@ -137,13 +137,13 @@ def _layout_problems(executable: Executable, cluster: Cluster, inputs: Inputs, a
 
 
 def _expanded_problem(executable: Executable, cluster: Cluster, inputs: Inputs) -> str:
-    """Compare with the executable's own answer to the same values without stride 0.
+    """Compare with the executable's own result for the same values without stride 0.
 
-    Not with eager's: repeated values are a hard case of variances and the like, which is not the question here.
+    Eager's result is not used: repeated values are a hard case for variances and the like, which is not tested here.
     """
     try:
         packed = run(executable, cluster, laid_out(inputs, torch.Tensor.contiguous))
         wanted = tuple(output.clone() for output in packed)
-    except Exception:  # noqa: BLE001 - repeated values need not be values that an operator takes
+    except Exception:  # noqa: BLE001 - an operator may refuse repeated values
         return ""
     return _later(lambda: run(executable, cluster, inputs), (wanted, ()), "with expanded inputs: ")

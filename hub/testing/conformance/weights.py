@@ -1,4 +1,4 @@
-"""Checks that an executable belongs to the weights that it was compiled with."""
+"""Checks that an executable uses the weights that it was compiled with."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hub.testing.conformance.target import Target
 
 SUBJECTS = ("changed weights",)
 _LEAST_SHARE = 0.5
-"""Part of the difference between eager's results that has to be seen: rounding apart, it is all of it."""
+"""Share of the difference between eager's results that must be visible: apart from rounding, it is all of it."""
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Return the finding about the first program that has float weights."""
+    """Return the finding for the first program that has float weights."""
     program = next((found for found in target.working() if _has_weights(found)), None)
     if program is None:
         return (not_applicable("weights", subject, "no program with weights works"),)
@@ -30,7 +30,7 @@ def _has_weights(program: Program) -> bool:
 
 
 def _problems(target: Target, program: Program) -> Iterator[str]:
-    """Two clusters of one structure, alive at once; each must answer with its own weights."""
+    """Compile two clusters of one structure, alive at once; each must use its own weights."""
     (first, inputs), (second, _) = program.draw(seed=0), program.draw(seed=1)
     wanted = distance(eager(first, inputs), eager(second, inputs))
     one = target.compile(first)

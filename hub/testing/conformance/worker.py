@@ -1,6 +1,6 @@
-"""Entry of the suite's processes: `python -m hub.testing.conformance.worker IN OUT`, with two pipe numbers.
+"""Entry point of the suite's processes: `python -m hub.testing.conformance.worker IN OUT`, with two pipe numbers.
 
-Its tasks live in a module of their own, because what is defined in `__main__` cannot be unpickled elsewhere.
+The tasks are in a separate module, because what is defined in `__main__` cannot be unpickled in another process.
 """
 
 from __future__ import annotations

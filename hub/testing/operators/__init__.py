@@ -1,7 +1,7 @@
-"""Sample calls of ATen operators, one-operator clusters made of them, and the check whether results are exact enough.
+"""Sample calls of ATen operators, one-operator clusters made of them, and the check that results are exact enough.
 
 For tests of a backend's operator table: every operator that a table declares has samples here, and each sample that the
-backend accepts must compile, run and be right.
+backend accepts must compile, run and give correct results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SAMPLES: Mapping[str, tuple[Sample, ...]] = {
     **layers.TABLE,
     **backward.TABLE,
 }
-"""Overload name ("aten.add.Tensor") -> sample calls."""
+"""Sample calls by overload name ("aten.add.Tensor")."""
 
 __all__ = [
     "SAMPLES",

@@ -106,7 +106,7 @@ _WINDOWS: Table = {
 }
 
 _LOSS_GRADIENTS = (
-    call(f(3, 4), f(3, 4), f(3, 4), 0),  # first, so tried with 0 elements: for a mean, PyTorch divides by them
+    call(f(3, 4), f(3, 4), f(3, 4), 0),  # first, so it is tried with 0 elements: for a mean, PyTorch divides by them
     call(f(), f(3, 4), f(3, 4), 1),
     call(f(), f(3, 4), f(3, 4), 2),
     *(call(made(3, 4), made(3, 4), made(3, 4), 0) for made in (f16, bf16, f64)),
@@ -145,7 +145,7 @@ _INDICES: Table = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (
         call(*(f(1, 2, 3, 8) for _ in range(5)), pos(1, 2, 3), 0.0, False),
         call(*(f(1, 2, 3, 8) for _ in range(5)), pos(1, 2, 3), 0.0, True, scale=0.5),
-        # Groups of heads, of which nothing but the sizes tells.
+        # Grouped heads, which only the sizes reveal.
         call(f(2, 4, 3, 8), f(2, 4, 3, 8), f(2, 2, 5, 8), f(2, 2, 5, 8), f(2, 4, 3, 8), pos(2, 4, 3), 0.0, False),
         call(f(2, 4, 3, 8), f(2, 4, 3, 8), f(2, 2, 3, 8), f(2, 2, 3, 8), f(2, 4, 3, 8), pos(2, 4, 3), 0.0, True),
         call(f(2, 4, 3, 8), f(2, 4, 3, 8), f(2, 1, 5, 8), f(2, 1, 5, 8), f(2, 4, 3, 8), pos(2, 4, 3), 0.0, False),

@@ -1,4 +1,4 @@
-"""Turns a sample call into a cluster of one operator, without Dynamo: milliseconds instead of seconds."""
+"""Clusters of one operator made from sample calls, without Dynamo: in milliseconds instead of seconds."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _SIZES = ("size", "end", "length")
 
 
 def overload_of(name: str) -> OpOverload:
-    """Return the operator behind "aten.add.Tensor". Raises AttributeError where this torch has none."""
+    """Return the operator named "aten.add.Tensor". Raise AttributeError if this torch has none."""
     namespace, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
 def expected(name: str, sample: Sample) -> tuple[torch.Tensor, ...]:
-    """Return what eager gives: the tensors that the sample reads, in order."""
+    """Return eager's results: the tensors that the sample reads, in order."""
     arguments, keywords = sample.build()
     with torch.no_grad():
         return read_outputs(overload_of(name)(*arguments, **keywords), sample)
@@ -92,7 +92,7 @@ class _Case:
             torch.no_grad(),
             self.mode,
             enable_python_dispatcher(),
-        ):  # as while capturing: some operators need it for symbols
+        ):  # as during capture: some operators need it for symbols
             result = self.target(*_metas(arguments), **_metas(keywords))
         call = self.graph.call_function(self.target, arguments, keywords)
         call.meta["val"] = result
@@ -101,7 +101,7 @@ class _Case:
         return self._cluster(outputs)
 
     def specialised(self) -> set[tuple[int, int]]:
-        """Symbolic sizes for which the operator left only one value."""
+        """Return the symbolic sizes for which the operator allows only one value."""
         return {
             (index, dim)
             for index, fake in self.fakes.items()
@@ -174,7 +174,7 @@ class _Case:
 
 
 def _size_leaves(target: Any, values: list[Any], structure: pytree.TreeSpec) -> set[int]:
-    """Positions of the flat arguments that are sizes in a captured graph of a model with symbolic sizes."""
+    """Return the positions of flat arguments that are sizes in a graph captured from a model with symbolic sizes."""
     arguments, keywords = pytree.tree_unflatten(list(range(len(values))), structure)
     declared = [argument.name for argument in target._schema.arguments]
     given = dict(zip(declared, arguments, strict=False)) | keywords

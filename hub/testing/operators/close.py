@@ -1,4 +1,4 @@
-"""Says whether results are as exact as they must be, from float64 references instead of fixed tolerances."""
+"""The check that results are as exact as required, based on float64 references instead of fixed tolerances."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from hub.testing.operators.case import overload_of, read_outputs
 from hub.testing.operators.sample import Sample
 
 EAGER_FACTOR = 4.0
-"""How many times eager's own largest error a result may be wrong: backends add in another order."""
+"""Allowed error as a multiple of eager's own largest error: backends sum in another order."""
 ULPS = 8.0
-"""Roundings that are free, relative to the result: a fused or split operator rounds at other places."""
+"""Roundings allowed in any case, relative to the result: a fused or decomposed operator rounds at other points."""
 _SEED = 11
 SMOOTH = 1e-2
-"""Inputs moved by one rounding move a smooth operator's result by less than this part of it; more is a jump, not noise."""
+"""Share of a smooth operator's result below which one rounding of its inputs moves it; more is a jump, not noise."""
 
 
 ROUNDINGS = (1.0, -1.0, 0.5)
-"""By how many roundings inputs are moved."""
+"""Numbers of roundings by which inputs are moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One output in float64, and how far it moves where each input moves by one rounding of its dtype."""
+    """One output in float64, and how far it moves if each input moves by one rounding of its dtype."""
 
     values: torch.Tensor
     noise: float
 
 
 def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
-    """Return the reference of each output that the sample reads; None where it is exact by nature or has no float64 form.
+    """Return the reference of each output that the sample reads; None if it is exact by nature or has no float64 form.
 
-    Integers from which floats are computed count as float32: so eager takes them, and so may a backend.
+    Integers from which floats are computed count as float32, because eager treats them so, and a backend may too.
     """
     for has_whole in dict.fromkeys((_is_whole(sample), False)):
         exact = _in_float64(name, sample, move=0.0, has_whole=has_whole)
         if exact is None or (has_whole and not all(map(_is_wide, exact))):
-            continue  # a view in another dtype, say, computes nothing with the numbers
+            continue  # for example, a view in another dtype computes nothing with the numbers
         moved = [_in_float64(name, sample, move=move, has_whole=has_whole) for move in ROUNDINGS]
         return tuple(
             Reference(values.double(), max(distance(values, other[index]) for other in moved if other))
@@ -69,12 +69,12 @@ def check_close(
     has_values: bool = True,
     error_class: float = 0.0,
 ) -> None:
-    """Raise AssertionError, naming output, index, values and ULPs, where results are not what eager's contract allows.
+    """Raise AssertionError, naming output, index, values and ULPs, if results break eager's contract.
 
-    Count, shape, dtype and device are equal. Integers and booleans are equal. In floating point NaN and infinities sit
-    at the same places, and elsewhere the error against float64 is at most `EAGER_FACTOR` times eager's own plus `ULPS`
-    roundings plus the reference's noise, plus `error_class` times the largest value, as the backend declares. Without a
-    reference, eager is the reference. With `has_values=False` only count, shape, dtype and device matter.
+    Count, shape, dtype and device must be equal. Integers and booleans must be equal. In floating point, NaN and infinities
+    must be at the same positions; elsewhere the error against float64 may be at most `EAGER_FACTOR` times eager's own, plus
+    `ULPS` roundings, plus the reference's noise, plus `error_class`, as declared by the backend, times the largest value.
+    Without a reference, eager is the reference. With `has_values=False` only count, shape, dtype and device matter.
     """
     assert len(got) == len(wanted), f"{len(got)} outputs, {len(wanted)} expected"
     for index, (mine, eager) in enumerate(zip(got, wanted, strict=True)):
@@ -142,7 +142,7 @@ def _ulps(got: Any, wanted: Any, dtype: torch.dtype) -> str:
 
 
 def _in_float64(name: str, sample: Sample, move: float, *, has_whole: bool) -> tuple[torch.Tensor, ...] | None:
-    """The call with every float tensor in float64, each moved by `move` roundings; None where that is no call.
+    """Return the results with every float tensor in float64, each moved by `move` roundings; None if that call fails.
 
     With `has_whole` integers are in float64 too, moved by roundings of float32.
     """
@@ -176,7 +176,7 @@ def moved(values: Sequence[Any], move: float) -> tuple[Any, ...]:
 
 
 def distance(values: torch.Tensor, moved: torch.Tensor) -> float:
-    """Return the largest difference; 0 where it is a jump, which no rounding explains."""
+    """Return the largest difference; 0 if it is a jump, which no rounding explains."""
     difference = torch.nan_to_num((values - moved).abs().double(), nan=0.0, posinf=0.0)
     largest = float(difference.max()) if difference.numel() else 0.0
     scale = torch.nan_to_num(values.abs().double(), nan=0.0, posinf=0.0)

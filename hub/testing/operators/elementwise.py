@@ -1,4 +1,4 @@
-"""Samples of operators that work element by element: functions, arithmetic, comparisons, logic, choice."""
+"""Samples of elementwise operators: functions, arithmetic, comparisons, logic, choice."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ _ATTENTION: Table = {
         call(_Q, _Q, _Q, 0.0, True).reads(0),
         call(_Q, _K, _V),
         call(_Q, _K, _V, 0.0, False, attn_mask=f(3, 5), scale=0.3).reads(0),
-        # Groups of heads, of which nothing but the sizes tells.
+        # Grouped heads, which only the sizes reveal.
         call(_Q, _K2, _V2).reads(0),
         call(_Q, _K2, _V2),
         call(_Q, f(2, 2, 3, 8), f(2, 2, 3, 8), 0.0, True, scale=0.5).reads(0),

@@ -1,4 +1,4 @@
-"""Samples of operators that reduce, accumulate or order along dims."""
+"""Samples of operators that reduce, accumulate or sort along dims."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ _TIED = (
     call(_ZEROS, 0),
     call(lit(1.0, nan, 3.0, nan, 3.0), 0),
 )
-"""Equal elements along one dim: all of them, many, in blocks, in both signs of 0, beside NaN."""
+"""Equal elements along one dim: all of them, many, in blocks, in both signs of 0, next to NaN."""
 _RUN_TIES = tuple(call(*sample.arguments[:2]) for sample in _TIED)
 _SORTED_TIES = (
     call(ties(84, kinds=1)),
@@ -281,7 +281,7 @@ _ORDER: Table = {
         call(ties(84, kinds=1), 12, 0),
         call(ties(3, 40), 12, 1),
         call(ties(40, 3), 5, 0, False),
-        call(ties(2, 300, dtype=torch.int64), 4),  # from 64 times as many elements as are wanted, eager sorts otherwise
+        call(ties(2, 300, dtype=torch.int64), 4),  # from 64 times as many elements as requested, eager sorts in another way
         call(blocks(100, 7), 30, 0),
         call(_ZEROS, 3, 0),
         call(ties(3, 40), 12, 1).reads(0),

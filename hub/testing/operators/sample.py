@@ -1,4 +1,4 @@
-"""Sample calls of one operator: arguments as descriptions, from which seeded tensors are made when wanted.
+"""Sample calls of one operator: arguments as descriptions, from which seeded tensors are made on demand.
 
 A description costs nothing, prints well in a test's name, and gives the same values in every process.
 """
@@ -21,39 +21,39 @@ Layout = Literal["contiguous", "transposed", "strided", "expanded", "channels_la
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Describes a tensor: shape, dtype, where its values come from, how it lies in memory."""
+    """Description of a tensor: shape, dtype, source of values, memory layout."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     fill: Fill
     low: int = 0
     high: int = 0
-    """Integers are drawn from low to high, high excluded; blocks of equal values are `low` long."""
+    """Integers are drawn from low to high, high excluded; blocks of equal values have length `low`."""
     values: tuple[Any, ...] = ()
     layout: Layout = "contiguous"
 
     @property
-    def T(self) -> Made:  # noqa: N802 - torch's own word
-        """The transpose of a contiguous tensor: last two dims swapped, memory as it was."""
+    def T(self) -> Made:  # noqa: N802 - torch's own name
+        """The transpose of a contiguous tensor: last two dims swapped, memory unchanged."""
         return replace(self, layout="transposed", shape=(*self.shape[:-2], self.shape[-1], self.shape[-2]))
 
     @property
     def strided(self) -> Made:
-        """The same tensor as every second element of a larger one, from an offset."""
+        """Return the same tensor as every second element of a larger one, from an offset."""
         return replace(self, layout="strided")
 
     @property
     def expanded(self) -> Made:
-        """The same shape, with stride 0 in the first dim."""
+        """Return the same shape, with stride 0 in the first dim."""
         return replace(self, layout="expanded")
 
     @property
     def last(self) -> Made:
-        """The same tensor with channels last in memory."""
+        """Return the same tensor with channels last in memory."""
         return replace(self, layout="channels_last")
 
     def build(self, generator: torch.Generator) -> torch.Tensor:
-        """Make the tensor, drawing from the generator."""
+        """Make the tensor, drawing its values from the generator."""
         return _laid_out(_filled(self, generator), self.layout)
 
     def __str__(self) -> str:
@@ -69,22 +69,22 @@ class Sample:
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict[str, Any])
     outputs: tuple[int, ...] | None = None
-    """Which outputs of a tuple are read; None means all."""
+    """Positions of the outputs of a tuple that are read; None means all."""
     has_values: bool = True
-    """False where only shape and dtype are defined, as of `empty`."""
+    """False if only shape and dtype are defined, as for `empty`."""
 
     def build(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make the arguments. Every call gives equal values in new tensors."""
+        """Make the arguments. Every call of this returns equal values in new tensors."""
         generator = torch.Generator().manual_seed(7)
         return pytree.tree_map_only(Made, lambda made: made.build(generator), (self.arguments, dict(self.keywords)))
 
     def reads(self, *outputs: int) -> Sample:
-        """The same call, of which only these outputs are read."""
+        """Return the same call, of which only these outputs are read."""
         return replace(self, outputs=outputs)
 
     @property
     def without_values(self) -> Sample:
-        """The same call, of whose result only shape and dtype are defined."""
+        """Return the same call, of whose result only shape and dtype are defined."""
         return replace(self, has_values=False)
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Sample:
 
 
 Table = dict[str, tuple[Sample, ...]]
-"""Overload name ("aten.add.Tensor") -> its samples."""
+"""Samples by overload name ("aten.add.Tensor")."""
 
 
 def call(*arguments: Any, **keywords: Any) -> Sample:
@@ -103,7 +103,7 @@ def call(*arguments: Any, **keywords: Any) -> Sample:
 
 
 def rows(names: str, *samples: Sample) -> Table:
-    """Return the same samples to several overloads, named as "relu.default silu.default"."""
+    """Return the same samples for several overloads, named as "relu.default silu.default"."""
     return {f"aten.{name}": samples for name in names.split()}
 
 
@@ -111,77 +111,77 @@ def rows(names: str, *samples: Sample) -> Table:
 
 
 def f(*shape: int, dtype: torch.dtype = torch.float32) -> Made:
-    """Normal values."""
+    """Describe normal values."""
     return Made(shape, dtype, "normal")
 
 
 def f64(*shape: int) -> Made:
-    """Normal values, float64."""
+    """Describe normal values in float64."""
     return f(*shape, dtype=torch.float64)
 
 
 def f16(*shape: int) -> Made:
-    """Normal values, float16."""
+    """Describe normal values in float16."""
     return f(*shape, dtype=torch.float16)
 
 
 def bf16(*shape: int) -> Made:
-    """Normal values, bfloat16."""
+    """Describe normal values in bfloat16."""
     return f(*shape, dtype=torch.bfloat16)
 
 
 def pos(*shape: int, dtype: torch.dtype = torch.float32) -> Made:
-    """Values from 0.1 to 2.1."""
+    """Describe values from 0.1 to 2.1."""
     return Made(shape, dtype, "positive")
 
 
 def unit(*shape: int, dtype: torch.dtype = torch.float32) -> Made:
-    """Values from -0.95 to 0.95."""
+    """Describe values from -0.95 to 0.95."""
     return Made(shape, dtype, "unit")
 
 
 def i64(*shape: int, low: int = -6, high: int = 7, dtype: torch.dtype = torch.int64) -> Made:
-    """Integers from low to high, high excluded."""
+    """Describe integers from low to high, high excluded."""
     return Made(shape, dtype, "integers", low, high)
 
 
 def i32(*shape: int, low: int = -6, high: int = 7) -> Made:
-    """Integers, int32."""
+    """Describe integers in int32, from low to high, high excluded."""
     return i64(*shape, low=low, high=high, dtype=torch.int32)
 
 
 def u8(*shape: int) -> Made:
-    """Integers from 0 to 255, uint8."""
+    """Describe integers from 0 to 255 in uint8."""
     return i64(*shape, low=0, high=256, dtype=torch.uint8)
 
 
 def at(*shape: int, below: int, dtype: torch.dtype = torch.int64) -> Made:
-    """Indices from 0, below a size."""
+    """Describe indices from 0 to `below`, excluded."""
     return Made(shape, dtype, "integers", 0, below)
 
 
 def b(*shape: int) -> Made:
-    """Booleans."""
+    """Describe booleans."""
     return Made(shape, torch.bool, "booleans")
 
 
 def distinct(*shape: int, dtype: torch.dtype = torch.float32) -> Made:
-    """Shuffled whole numbers without ties, about zero."""
+    """Describe shuffled whole numbers around zero, without ties."""
     return Made(shape, dtype, "distinct")
 
 
 def ties(*shape: int, kinds: int = 3, dtype: torch.dtype = torch.float32) -> Made:
-    """Few values, each many times: whole numbers from 0, as many as there are `kinds`."""
+    """Describe few values, each repeated many times: whole numbers from 0, `kinds` of them."""
     return i64(*shape, low=0, high=kinds, dtype=dtype)
 
 
 def blocks(count: int, length: int, dtype: torch.dtype = torch.float32) -> Made:
-    """A row of `count` values in blocks of equal ones."""
+    """Describe a vector of `count` values in blocks of `length` equal ones."""
     return Made((count,), dtype, "blocks", length)
 
 
 def lit(*values: Any, dtype: torch.dtype | None = None) -> Made:
-    """A row of these very values, in the dtype that `torch.tensor` gives them unless told."""
+    """Describe a vector of exactly these values, by default in the dtype that `torch.tensor` gives them."""
     return Made((len(values),), dtype or torch.tensor(values).dtype, "values", values=values)
 
 

@@ -1,4 +1,4 @@
-"""Samples of operators that move, cut, join or index data: views, slices, gathers, scatters, joins, casts, new tensors."""
+"""Samples of operators that move or index data: views, slices, gathers, scatters, joins, casts, new tensors."""
 
 from __future__ import annotations
 

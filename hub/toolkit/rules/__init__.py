@@ -1,4 +1,4 @@
-"""What each operator is made of: one rule an operator."""
+"""The rules that lower operators to tensors, one for each operator."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ RULES: Mapping[str, Rule] = {
     **backward.RULES,
     **gradients.RULES,
 }
-"""Overload name -> rule."""
+"""Rules by overload name."""

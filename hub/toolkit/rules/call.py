@@ -1,4 +1,4 @@
-"""One call of an operator, as its rule sees it."""
+"""One call of an operator, as passed to its rule."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Call:
         self._values = values
 
     def raw(self, name: str) -> Any:
-        """Return an argument as it stands in the graph."""
+        """Return an argument as it is in the graph."""
         return argument(self.node, name)
 
     def has(self, name: str) -> bool:
@@ -53,7 +53,7 @@ class Call:
         return self.as_tensor(self.node.args[0])
 
     def as_tensor(self, value: Any) -> Tensor:
-        """Return a graph's value as a tensor."""
+        """Return a value of the graph as a tensor."""
         if isinstance(value, fx.Node):
             return self._values[value]
         if isinstance(value, bool):
@@ -65,7 +65,7 @@ class Call:
         return Number((), "i64", size_of(value))
 
     def tensors(self, name: str) -> list[Tensor]:
-        """Return a list of tensors."""
+        """Return an argument that is a list of tensors."""
         return [self.as_tensor(value) for value in self.raw(name)]
 
     def size(self, name: str) -> Size:
@@ -73,7 +73,7 @@ class Call:
         return self.as_size(self.raw(name))
 
     def as_size(self, value: Any) -> Size:
-        """Return a graph's value as a size."""
+        """Return a value of the graph as a size."""
         return size_of(value_of(value))
 
     def sizes(self, name: str) -> tuple[Size, ...]:
@@ -85,35 +85,35 @@ class Call:
         return self.raw(name)
 
     def result(self, place: int | None = None) -> tuple[tuple[Size, ...], str]:
-        """Return shape and dtype of the result, or of one of several."""
+        """Return shape and dtype of the result, or of one of several results."""
         value = self.node.meta["val"]
         value = value if place is None else value[place]
         return tuple(size_of(size) for size in value.shape), DTYPES[value.dtype]
 
     @property
     def shape(self) -> tuple[Size, ...]:
-        """Shape of the result."""
+        """The shape of the result."""
         return self.result()[0]
 
     @property
     def dtype(self) -> str:
-        """Dtype of the result."""
+        """The dtype of the result."""
         return self.result()[1]
 
     def promoted(self, *names: str, kind: Any = KIND.DEFAULT) -> list[Tensor]:
-        """Return arguments in the dtype in which PyTorch computes with them."""
+        """Return arguments converted to the dtype in which PyTorch computes with them."""
         values = [value_of(self.raw(name)) for name in names]
         computed, _ = elementwise_dtypes(*values, type_promotion_kind=kind)
         return [cast(self.tensor(name), DTYPES[computed]) for name in names]
 
 
 Rule = Callable[[Call], Any]
-"""Return the result, or a tuple of results of an operator with several."""
+"""A function from a call to its result, or to a tuple of results for an operator with several."""
 
 INT_TO_FLOAT = KIND.INT_TO_FLOAT
-"""Integers are computed with as float32."""
+"""Type promotion in which integers are computed as float32."""
 
 
 def computing(source: Tensor) -> Tensor:
-    """Return halves as float32, in which PyTorch computes with them, and everything else as it is."""
+    """Return half precision as float32, in which PyTorch computes it, and everything else unchanged."""
     return cast(source, "f32") if source.dtype in ("f16", "bf16") else source

@@ -1,4 +1,4 @@
-"""Operators that change the dtype, or nothing; and those that make new tensors."""
+"""Operators that change only the dtype or nothing, and those that create tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _fill(call: Call) -> Tensor:
 
 
 def _range(call: Call) -> Tensor:
-    """start + index * step; in float64 where any of them or the result is a float, as PyTorch does."""
+    """Return start + index * step, computed in float64 if any of them or the result is a float, as in PyTorch."""
     shape, dtype = call.result()
     start = call.tensor("start") if call.has("start") else fill(0, "i64")
     step = call.tensor("step") if call.has("step") else fill(1, "i64")

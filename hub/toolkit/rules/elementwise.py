@@ -1,4 +1,4 @@
-"""Operators that work element by element."""
+"""Elementwise operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def number(value: float, like: Tensor) -> Tensor:
 
 
 def apply(function: str) -> Function:
-    """Return a function of tensors by its name."""
+    """Return the function of tensors with the given name."""
     return partial(pointwise, function)
 
 
@@ -40,7 +40,7 @@ def by(source: Tensor, value: float) -> Tensor:
 
 
 def rounded(function: str, source: Tensor) -> Tensor:
-    """Return whole numbers near to floats; integers are whole."""
+    """Return floats rounded to whole numbers by a function; integers are unchanged."""
     return pointwise(function if source.dtype in FLOATS else "copy", source)
 
 
@@ -50,7 +50,7 @@ def reciprocal(source: Tensor) -> Tensor:
 
 
 def clamped(source: Tensor, low: float | None, high: float | None) -> Tensor:
-    """Return elements brought between limits; NaN stays."""
+    """Return elements clamped to limits; NaN stays NaN."""
     if low is not None:
         source = maximum(source, number(low, source))
     return source if high is None else minimum(source, number(high, source))
@@ -67,18 +67,18 @@ def silu(source: Tensor) -> Tensor:
 
 
 def softplus(source: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """Return log(1 + exp(beta x)) / beta, and x beyond the threshold."""
+    """Return log(1 + exp(beta x)) / beta, and x above the threshold."""
     scaled = by(source, beta)
     curve = div(log1p(exp(scaled)), number(beta, source))
     return select(gt(scaled, number(threshold, source)), source, curve)
 
 
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
-"""Abramowitz and Stegun, 7.1.26: at most 1.5e-7 off."""
+"""Abramowitz and Stegun, 7.1.26: error at most 1.5e-7."""
 
 
 def short_erf(source: Tensor) -> Tensor:
-    """Return the error function as PyTorch's kernels for gelu have it in float32, in some operations; else exactly."""
+    """Return the error function in float32 as in PyTorch's gelu kernels, with few operations; exact in other dtypes."""
     if source.dtype != "f32":
         return pointwise("erf", source)
     size = pointwise("abs", source)
@@ -92,7 +92,7 @@ def short_erf(source: Tensor) -> Tensor:
 
 
 def gelu(source: Tensor, approximate: str = "none") -> Tensor:
-    """Return x times the normal distribution's share below x."""
+    """Return x times the normal distribution function of x."""
     if approximate == "none":
         return mul(by(source, 0.5), plus(short_erf(by(source, math.sqrt(0.5))), 1.0))
     cube = mul(mul(source, source), source)
@@ -101,7 +101,7 @@ def gelu(source: Tensor, approximate: str = "none") -> Tensor:
 
 
 def elu(source: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
-    """Return scale * x, and below 0 scale * alpha * (exp(input_scale x) - 1)."""
+    """Return scale * x, and scale * alpha * (exp(input_scale x) - 1) below 0."""
     curve = by(apply("expm1")(by(source, input_scale)), alpha * scale)
     return select(le(source, number(0.0, source)), curve, by(source, scale))
 
@@ -118,26 +118,26 @@ def sign(source: Tensor) -> Tensor:
 
 
 def is_nan(source: Tensor) -> Tensor:
-    """Return where an element is not a number."""
+    """Return a mask of the elements that are NaN."""
     return ne(source, source) if source.dtype in FLOATS else fill(False, "i1", source.shape)
 
 
 def is_infinite(source: Tensor) -> Tensor:
-    """Return where an element is infinite."""
+    """Return a mask of the elements that are infinite."""
     if source.dtype not in FLOATS:
         return fill(False, "i1", source.shape)
     return eq(apply("abs")(source), number(math.inf, source))
 
 
 def is_finite(source: Tensor) -> Tensor:
-    """Return where an element is finite."""
+    """Return a mask of the elements that are finite."""
     if source.dtype not in FLOATS:
         return fill(True, "i1", source.shape)
     return lt(apply("abs")(source), number(math.inf, source))
 
 
 def hard_sigmoid(source: Tensor) -> Tensor:
-    """Return x / 6 + 1/2, between 0 and 1."""
+    """Return x / 6 + 1/2, clamped to 0 and 1."""
     return div(clamped(plus(source, 3.0), 0.0, 6.0), number(6.0, source))
 
 
@@ -158,7 +158,7 @@ def mish(source: Tensor) -> Tensor:
 
 
 def power(source: Tensor, exponent: float) -> Tensor:
-    """Return a constant power: by multiplications where PyTorch does that, too."""
+    """Return a constant power, computed by multiplications if PyTorch does the same."""
     if exponent == 0:
         return broadcast(number(1, source), source.shape)
     if float(exponent).is_integer() and 0 < exponent <= (3 if source.dtype in FLOATS else 64):
@@ -182,7 +182,7 @@ def _repeated(source: Tensor, times: int) -> Tensor:
 
 
 def remainder(left: Tensor, right: Tensor) -> Tensor:
-    """Return what division leaves, with the divisor's sign."""
+    """Return the remainder of a division, with the divisor's sign."""
     rest = pointwise("fmod" if left.dtype in FLOATS else "irem", left, right)
     zero = number(0, left)
     differs = pointwise("xor", lt(right, zero), lt(rest, zero))
@@ -191,7 +191,7 @@ def remainder(left: Tensor, right: Tensor) -> Tensor:
 
 
 def floor_divided(left: Tensor, right: Tensor) -> Tensor:
-    """Return the quotient rounded down, as exactly as PyTorch does: from what division leaves."""
+    """Return the quotient rounded down, computed from the remainder to be as exact as in PyTorch."""
     zero = number(0, left)
     if left.dtype not in FLOATS:
         quotient = pointwise("idiv", left, right)
@@ -229,12 +229,12 @@ def _shrunk(source: Tensor, limit: float) -> Tensor:
 
 
 def _same(function: Callable[[Tensor], Tensor]) -> Rule:
-    """One tensor, computed in its own dtype."""
+    """Return the rule of a function of one tensor, computed in its own dtype."""
     return _same_with(function)
 
 
 def _same_with(function: Function, *names: str) -> Rule:
-    """One tensor, computed in its own dtype, with plain numbers as further arguments."""
+    """Return the rule of a function of one tensor, computed in its own dtype, and plain numbers."""
 
     def rule(call: Call) -> Tensor:
         (source,) = call.promoted(_first_name(call))
@@ -244,12 +244,12 @@ def _same_with(function: Function, *names: str) -> Rule:
 
 
 def _floating(function: Callable[[Tensor], Tensor]) -> Rule:
-    """One tensor, integers computed as float32."""
+    """Return the rule of a function of one tensor; integers are computed as float32."""
     return _floating_with(function)
 
 
 def _floating_with(function: Function, *names: str) -> Rule:
-    """The same, with plain numbers as further arguments."""
+    """Return the same with plain numbers as further arguments."""
 
     def rule(call: Call) -> Tensor:
         (source,) = call.promoted(_first_name(call), kind=INT_TO_FLOAT)
@@ -265,7 +265,7 @@ def _first_name(call: Call) -> str:
 
 
 def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
-    """Two tensors or numbers, in the dtype that both fit."""
+    """Return the rule of a function of two tensors or numbers, in their promoted dtype."""
 
     def rule(call: Call) -> Tensor:
         left, right = call.promoted("self", "other")
@@ -307,7 +307,7 @@ def _quotient(call: Call) -> Tensor:
 
 
 def _left_shifted(source: Tensor, count: Tensor) -> Tensor:
-    """Return source * 2^count, and 0 where as many bits as there are, or more, or fewer than none, are shifted."""
+    """Return source * 2^count, and 0 if `count` is negative or not below the number of bits."""
     bits = BITS[source.dtype]
     inside = pointwise("and", ge(count, number(0, count)), lt(count, number(bits, count)))
     shifted = pointwise("shl", source, select(inside, count, number(0, count)))
@@ -315,7 +315,7 @@ def _left_shifted(source: Tensor, count: Tensor) -> Tensor:
 
 
 def _right_shifted(source: Tensor, count: Tensor) -> Tensor:
-    """Return source / 2^count rounded down; by too many bits, or fewer than none, only the sign is left."""
+    """Return source / 2^count rounded down; only the sign remains for a negative count, or one of all bits or more."""
     last = BITS[source.dtype] - 1
     inside = pointwise("and", ge(count, number(0, count)), le(count, number(last, count)))
     shifted = pointwise("shr", source, select(inside, count, number(last, count)))
@@ -369,7 +369,7 @@ def _clamp_max(call: Call) -> Tensor:
 
 
 def _addcmul(call: Call) -> Tensor:
-    """Product and sum in one rounding, as PyTorch's kernels have it: where terms cancel out, two would be far off."""
+    """Round product and sum once, as PyTorch's kernels do: rounded twice, results are far off if terms cancel."""
     source, one, other = call.promoted("self", "tensor1", "tensor2")
     value = call.number("value")
     factor = by(one, value) if value != 1 else one
@@ -385,7 +385,7 @@ def _addcdiv(call: Call) -> Tensor:
 
 
 def _lerp(call: Call) -> Tensor:
-    """From the nearer end, product and sum in one rounding, as PyTorch's vectorised kernels have it."""
+    """Interpolate from the nearer end, and round product and sum once, as PyTorch's vectorised kernels do."""
     start, end = call.promoted("self", "end")
     weight = cast(call.tensor("weight"), start.dtype)
     way, back = sub(end, start), sub(weight, number(1.0, start))
@@ -441,7 +441,7 @@ def _logaddexp(left: Tensor, right: Tensor) -> Tensor:
 
 
 def xlogy(left: Tensor, right: Tensor) -> Tensor:
-    """Return x * log(y), and 0 where x is 0 and y a number."""
+    """Return x * log(y), and 0 where x is 0 and y is not NaN."""
     zero = number(0.0, left)
     result = select(eq(left, zero), zero, mul(left, log(right)))
     return select(is_nan(right), right, result)

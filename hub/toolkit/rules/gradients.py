@@ -1,4 +1,4 @@
-"""Gradients of layers, of attention, and of what reads a part of a tensor."""
+"""Gradients of layers, of attention, and of operators that read a part of a tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from hub.toolkit.tensors import Tensor
 
 
 def _layer_norm(call: Call) -> tuple[Tensor | None, ...]:
-    """Source: with x' = (x - mean) / deviation and g = grad * weight, (g - mean(g) - x' mean(g x')) / deviation."""
+    """Return the gradients of a layer norm.
+
+    With x' = (x - mean) / deviation and g = grad * weight, the input's gradient is (g - mean(g) - x' mean(g x')) /
+    deviation.
+    """
     grad, source = computing(call.tensor("grad_out")), computing(call.tensor("input"))
     mean, steepness = (cast(call.tensor(name), source.dtype) for name in ("mean", "rstd"))
     rank, count = len(source.shape), len(call.raw("normalized_shape"))
@@ -38,7 +42,10 @@ def _result(call: Call, place: int, tensor: Tensor) -> Tensor:
 
 
 def _attention(call: Call) -> tuple[Tensor, ...]:
-    """Source: FlashAttention (Dao et al. 2022), appendix B.2, of which nothing is kept but log-sum-exps."""
+    """Return the gradients of attention, recomputed from the log-sum-exps alone.
+
+    Source: FlashAttention (Dao et al. 2022), appendix B.2.
+    """
     names = ("grad_out", "query", "key", "value", "out")
     grad, query, key, value, out = (computing(call.tensor(name)) for name in names)
     logsum, heads = call.tensor("logsumexp"), key.shape[-3]
@@ -60,7 +67,7 @@ def _attention(call: Call) -> tuple[Tensor, ...]:
         matrix_product(swapped(steps, -2, -1), query),
         matrix_product(swapped(shares, -2, -1), grad),
     )
-    if is_grouped:  # each head of keys and values has served a whole group
+    if is_grouped:  # each head of keys and values serves a whole group
         found = found[0], *(total(each, (rank - 3,)) for each in found[1:])
     return tuple(_result(call, place, each) for place, each in enumerate(found))
 
@@ -69,7 +76,7 @@ def _attention(call: Call) -> tuple[Tensor, ...]:
 
 
 def _within(grad: Tensor, shape: Sequence[Size], dim: int, start: Size) -> Tensor:
-    """Return zeros with a gradient in them, from `start` along a dim."""
+    """Return zeros with a gradient written into them, from `start` along a dim."""
     before = [start if place == dim else 0 for place in range(len(shape))]
     rest = minus(shape[dim], plus(start, grad.shape[dim]))
     after = [rest if place == dim else 0 for place in range(len(shape))]
@@ -92,7 +99,7 @@ def _select(call: Call) -> Tensor:
 
 
 def _embedding(call: Call) -> Tensor:
-    """Rows added up; those of the padding are nothing's."""
+    """Add up the gradients of rows; those of the padding index are dropped."""
     grad, places = call.tensor("grad_output"), cast(call.tensor("indices"), "i64")
     count, width = product(places.shape), grad.shape[-1]
     rows, places = reshaped(grad, (count, width)), reshaped(places, (count, 1))

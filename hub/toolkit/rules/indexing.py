@@ -1,4 +1,4 @@
-"""Operators that read at places given by other tensors."""
+"""Operators that read at positions given by other tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hub.toolkit.tensors import COMPUTED, IN_MEMORY, Number, Take, Tensor
 
 
 def take(source: Tensor, shape: tuple[Size, ...], index: tuple[Affine | Tensor, ...]) -> Tensor:
-    """Return elements of a tensor, which lies in memory, at places of which some are tensors."""
+    """Return elements of a tensor in memory, at positions some of which are given by tensors."""
     source = source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
     return Take(shape, source.dtype, source, index)
 
@@ -46,7 +46,7 @@ def _gather(call: Call) -> Tensor:
 
 
 def counted_from_end(places: Tensor, size: Size) -> Tensor:
-    """Return indices of which negative ones count from the end."""
+    """Return indices with negative ones counted from the end."""
     last = fill(size, "i64") if isinstance(size, int) else Number((), "i64", size)
     return select(pointwise("lt", places, fill(0, "i64")), pointwise("add", places, last), places)
 
@@ -54,9 +54,10 @@ def counted_from_end(places: Tensor, size: Size) -> Tensor:
 def places_of(
     call: Call, source: Tensor, whole: tuple[Size, ...] | None = None
 ) -> tuple[tuple[Affine | Tensor, ...], tuple[Size, ...]]:
-    """Return where the elements lie that integer indices of some dims name together, and the shape of them all.
+    """Return the positions that integer indices of some dims select together, and the shape of the selection.
 
-    What they name stands where the first index was if they are neighbours, else in front. `whole` is that shape, if known.
+    The selected dims take the place of the first index if the indices are adjacent, otherwise they come first. `whole` is
+    the shape, if known.
     """
     given = list(call.raw("indices"))
     given += [None] * (len(source.shape) - len(given))

@@ -1,4 +1,4 @@
-"""Normalisations."""
+"""Normalisation layers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hub.toolkit.tensors import Tensor
 
 
 def normalised(source: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return elements with mean 0 and variance 1 along dims, the mean, and 1 over the deviation.
+    """Return elements normalised to mean 0 and variance 1 along dims, the mean, and 1 / deviation.
 
-    Float64 has no wider sums, so what a first mean leaves has its own mean added: rows of equal values come out as 0.
+    Float64 has no wider type to sum in, so the mean of what remains is subtracted again: rows of equal values become 0.
     """
     rough = mean_of(source, dims) if source.dtype == "f64" else None
     away = source if rough is None else sub(source, rough)

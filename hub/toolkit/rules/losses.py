@@ -1,4 +1,4 @@
-"""Losses and their gradients. Elements are rounded before they are added up, as in eager, so that halves overflow alike."""
+"""Losses and their gradients. Elements are rounded before they are summed, as in eager: half precision overflows alike."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _sum(source: Tensor) -> Tensor:
 
 
 def _over(call: Call, each: Tensor) -> Tensor:
-    """Return a loss by its reduction."""
+    """Return a loss reduced as the call specifies."""
     each = cast(each, call.dtype)
     how, wide = call.raw("reduction"), computing(each)
     if how == NONE:
@@ -51,7 +51,7 @@ def _over(call: Call, each: Tensor) -> Tensor:
 
 
 def _between(function: Callable[[Call, Tensor, Tensor], Tensor]) -> Rule:
-    """A loss of each element of an input and a target."""
+    """Return the rule of an elementwise loss of an input and a target."""
 
     def rule(call: Call) -> Tensor:
         source, target = call.promoted("self", "target")
@@ -99,7 +99,7 @@ def _with_logits(call: Call) -> Tensor:
 
 
 def _gradient(function: Callable[[Call, Tensor], Tensor]) -> Rule:
-    """The gradient of a loss, which is a function of how far input and target are apart."""
+    """Return the rule of a loss's gradient, which is a function of the difference of input and target."""
 
     def rule(call: Call) -> Tensor:
         grad, source, target = call.promoted("grad_output", "self", "target")
@@ -132,16 +132,16 @@ def _huber_gradient(call: Call, away: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Classes:
-    """What the targets of a call choose among the classes of its input: [C], or [N, C, ...]."""
+    """The classes that the targets of a call select among those of its input: [C], or [N, C, ...]."""
 
     places: Tensor
-    """The class of each row; 0 where it is ignored."""
+    """The class of each row; 0 if it is ignored."""
     is_counted: Tensor
     share: Tensor
-    """The weight of each row; 0 where it is ignored."""
+    """The weight of each row; 0 if it is ignored."""
 
     def picked(self, source: Tensor) -> Tensor:
-        """Return the elements of the classes, which are read and so checked, as eager does."""
+        """Return the elements of the selected classes; reading them checks the indices, as in eager."""
         shape, dim = self.places.shape, _class_dim(source.shape)
         index = tuple(
             self.places if place == dim else along(shape, place - (place > dim)) for place in range(len(source.shape))
@@ -149,7 +149,7 @@ class _Classes:
         return take(source, shape, index)
 
     def loss(self, source: Tensor) -> Tensor:
-        """Return the weighted negative element of each row's class; 0 where it is ignored."""
+        """Return the weighted negative element of each row's class; 0 if it is ignored."""
         each = mul(by(self.picked(source), -1.0), self.share)
         return select(self.is_counted, each, number(0.0, each))
 
@@ -169,19 +169,19 @@ def _classes(call: Call, kind: str) -> _Classes:
 
 
 def _by_class(vector: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Return a tensor of the classes as one along the classes of a shape."""
+    """Return a tensor of classes, placed along the class dim of a shape."""
     dim = _class_dim(shape)
     return reshaped(vector, (vector.shape[0], *([1] * (len(shape) - 1 - dim))))
 
 
 def _with_classes(rows: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Return a tensor of the rows with a dim for the classes of a shape."""
+    """Return a tensor of rows, with the class dim of a shape added."""
     dim = _class_dim(shape)
     return reshaped(rows, (*rows.shape[:dim], 1, *rows.shape[dim:]))
 
 
 def _likelihood(call: Call, source: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the negative log likelihood of classes by its reduction, and by how much it was divided."""
+    """Return the reduced negative log likelihood of classes, and its divisor."""
     classes = _classes(call, source.dtype)
     each, how = classes.loss(source), call.raw("reduction")
     if how == NONE:
@@ -228,7 +228,7 @@ def _cross_entropy(call: Call) -> Tensor:
 
 
 def _smoothed(call: Call, shares: Tensor, dim: int) -> Tensor:
-    """Return the loss of a target that is all classes alike."""
+    """Return the loss of a target in which all classes have equal probability."""
     weighted = mul(shares, computing(_by_class(call.tensor("weight"), shares.shape))) if call.has("weight") else shares
     classes = _classes(call, shares.dtype)
     over_classes = reshaped(by(total(weighted, (dim,)), -1.0), classes.places.shape)
@@ -240,7 +240,7 @@ def _smoothed(call: Call, shares: Tensor, dim: int) -> Tensor:
 
 
 def _of_shares(call: Call, shares: Tensor, dim: int) -> Tensor:
-    """Return the loss of a target that has a share of each class."""
+    """Return the loss of a target that gives a probability for each class."""
     target, smoothing = computing(call.tensor("target")), call.number("label_smoothing")
     if smoothing:
         target = add(by(target, 1.0 - smoothing), div(number(smoothing, target), as_number(shares.shape[dim], target)))

@@ -73,7 +73,7 @@ def _moved(call: Call) -> Tensor:
 def _slice(call: Call) -> Tensor:
     source = call.first()
     dim = call.raw("dim") % len(source.shape)
-    given = call.raw("start")  # no number may be asked whether it is 0: a symbol would be fixed by the answer
+    given = call.raw("start")  # never compare the argument with 0: a symbol would be specialised
     start = slice_start(0 if given is None else call.as_size(given), source.shape[dim])
     return sliced(source, dim, start, call.shape[dim], call.raw("step"))
 
@@ -92,7 +92,7 @@ def _narrow(call: Call) -> Tensor:
 
 
 def _pieces(call: Call) -> tuple[Tensor, ...]:
-    """Cut along a dim into pieces of the sizes that the results have."""
+    """Split along a dim into pieces of the sizes of the results."""
     source = call.first()
     dim = (call.raw("dim") if call.has("dim") else 0) % len(source.shape)
     start: Size = 0
@@ -114,7 +114,7 @@ def _unbound(call: Call) -> tuple[Tensor, ...]:
 def _cat(call: Call) -> Tensor:
     rank = len(call.shape)
     pieces = [cast(piece, call.dtype) for piece in call.tensors("tensors")]
-    pieces = [piece for piece in pieces if len(piece.shape) == rank]  # an empty tensor without dims may stand among them
+    pieces = [piece for piece in pieces if len(piece.shape) == rank]  # an empty tensor without dims is allowed among them
     return pieces[0] if len(pieces) == 1 else joined(pieces, call.raw("dim") % rank)
 
 
@@ -198,7 +198,7 @@ def _repeat_interleaved(call: Call) -> Tensor:
 
 
 def _constant_pad(call: Call) -> Tensor:
-    """A constant around the last dims, of which PyTorch counts widths from the last one; negative ones cut."""
+    """Pad the last dims with a constant; PyTorch lists widths from the last dim; negative ones crop."""
     source, widths = call.first(), call.sizes("pad")
     rank = len(source.shape)
     before: list[Size] = [0] * rank

@@ -28,7 +28,7 @@ def _with_bias(result: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def flat_product(left: Tensor, right: Tensor) -> Tensor:
-    """Return left [..., K] times right [K, N], as one product."""
+    """Return left [..., K] times right [K, N], computed as one product."""
     lead = left.shape[:-1]
     flat = reshaped(left, (product(lead), left.shape[-1]))
     return reshaped(matrix_product(flat, right), (*lead, right.shape[-1]))
@@ -42,7 +42,7 @@ def _linear(call: Call) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Return matmul's product: rows and columns are put in and taken out again for tensors of one dim."""
+    """Return matmul's product: tensors of one dim get a row or column dim, which is removed from the result."""
     is_row, is_column = len(left.shape) == 1, len(right.shape) == 1
     left = reshaped(left, (1, *left.shape)) if is_row else left
     right = reshaped(right, (*right.shape, 1)) if is_column else right
@@ -60,7 +60,7 @@ def _matmul(one: str, other: str) -> Rule:
 
 
 def _added(one: str, other: str) -> Rule:
-    """beta * self + alpha * product; self is not read with beta = 0."""
+    """Return the rule of beta * self + alpha * product; self is not read if beta is 0."""
 
     def rule(call: Call) -> Tensor:
         result = _product(computing(call.tensor(one)), computing(call.tensor(other)))
@@ -80,7 +80,7 @@ def _outer(call: Call) -> Tensor:
 
 
 def scores_of(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None, *, is_causal: bool) -> Tensor:
-    """Return query key^T scale + mask; minus infinity where nothing is to be seen."""
+    """Return query key^T scale + mask; minus infinity at masked positions."""
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = by(matrix_product(query, swapped(key, -2, -1)), scale)
     rank = len(scores.shape)
@@ -94,7 +94,7 @@ def scores_of(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | No
 
 @dataclass(frozen=True)
 class _Heads:
-    """What attention is of. Where heads share keys, there is a dim of groups and one of the heads in each."""
+    """The operands of attention. If heads share keys, there is one dim of groups and one of the heads in each."""
 
     query: Tensor
     key: Tensor
@@ -116,13 +116,13 @@ def _heads_of(call: Call, *, is_grouped: bool) -> _Heads:
 
 
 def grouped(source: Tensor, dim: int, groups: Size) -> Tensor:
-    """Return a tensor with the heads along a dim, counted from the end, cut into groups."""
+    """Return a tensor with the heads along a dim, counted from the end, split into groups."""
     heads, behind = source.shape[dim], len(source.shape) + dim + 1
     return reshaped(source, (*source.shape[: behind - 1], groups, heads // groups, *source.shape[behind:]))
 
 
 def _repeated(source: Tensor, count: Size) -> Tensor:
-    """Return a tensor with each of its heads [..., H, S, E] repeated until there are `count`."""
+    """Return a tensor with each of its heads [..., H, S, E] repeated, so that there are `count`."""
     one = grouped(source, -3, source.shape[-3])
     *lead, groups, _, rows, width = one.shape
     return reshaped(broadcast(one, (*lead, groups, count // groups, rows, width)), (*lead, count, rows, width))
@@ -136,9 +136,9 @@ def _attention(call: Call) -> Tensor:
 
 
 def _attention_for_training(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the result, rows that see nothing being 0, and the logarithms of the sums of powers.
+    """Return the result, with 0 in fully masked rows, and the log-sum-exps.
 
-    Groups of heads are formed by their numbers, as the kernel does: the composite operator has looked at `enable_gqa`.
+    Groups of heads follow from the numbers of heads, as in the kernel: the composite operator has checked `enable_gqa`.
     """
     heads = _heads_of(call, is_grouped=True)
     scores = scores_of(heads.query, heads.key, heads.mask, call.number("scale"), is_causal=call.raw("is_causal"))

@@ -1,4 +1,4 @@
-"""Operators that write at places given by other tensors."""
+"""Operators that write at positions given by other tensors."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _Places = tuple[Affine | Tensor, ...]
 
 
 def put(function: str, source: Tensor, values: Tensor, index: Sequence[Affine | Tensor]) -> Tensor:
-    """Return `source` with values put in at places; numbers of a shape are a tensor's by then."""
+    """Return `source` with values written at positions; a number of a shape has become a tensor by then."""
     kept = tuple(stored(part) if isinstance(part, Tensor) else part for part in index)
     return Put(source.shape, source.dtype, function, stored(source), stored(values), kept)
 
 
 def _scattered(function: str | None = None) -> Rule:
-    """Values at index[i][j][k] along one dim; only as many are taken as there are indices."""
+    """Return the rule that writes values at index[i][j][k] along one dim, ignoring values without an index."""
 
     def rule(call: Call) -> Tensor:
         if _goes_nowhere(call):
@@ -55,12 +55,12 @@ def _scattered(function: str | None = None) -> Rule:
 
 
 def _goes_nowhere(call: Call) -> bool:
-    """Return whether there are no indices, which may then be of any rank."""
+    """Return whether there are no indices, which may then have any rank."""
     return product(call.tensor("index").shape) == 0
 
 
 def _along_a_dim(call: Call) -> tuple[Tensor, Tensor, _Places]:
-    """Return what is written into, as many values as there are indices, and the place of each."""
+    """Return the tensor to write to, as many values as there are indices, and the position of each."""
     source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
     if not source.shape:
         source, places = reshaped(source, (1,)), reshaped(places, (1,))
@@ -78,9 +78,9 @@ def _along_a_dim(call: Call) -> tuple[Tensor, Tensor, _Places]:
 
 
 def _scatter_reduced(call: Call) -> Tensor:
-    """Values that meet at a place, with what was there or without it; a mean is their sum by their number.
+    """Combine the values that meet at a position, with or without the previous one; a mean is their sum over their count.
 
-    Halves are combined in float32 and rounded once.
+    Half precision is combined in float32 and rounded once.
     """
     if _goes_nowhere(call):
         return copied(call.tensor("self"))
@@ -101,7 +101,7 @@ def _scatter_reduced(call: Call) -> Tensor:
 
 
 def _at_rows(function: str) -> Rule:
-    """Whole slices at the indices of one dim."""
+    """Return the rule that writes whole slices at the indices of one dim."""
 
     def rule(call: Call) -> Tensor:
         source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
@@ -128,7 +128,7 @@ def _at_rows(function: str) -> Rule:
 
 
 def _index_put(call: Call) -> Tensor:
-    """Values at the places that integer indices of some dims give together; they stand where `index` would put them."""
+    """Write values at positions selected by integer indices of some dims together; the layout is that of `index`."""
     source = call.tensor("self")
     index, whole = places_of(call, source)
     values = broadcast(cast(call.tensor("values"), call.dtype), whole)
@@ -137,7 +137,7 @@ def _index_put(call: Call) -> Tensor:
 
 
 def _sliced_in(call: Call) -> Tensor:
-    """What stands before and behind a slice, with other elements between."""
+    """Return the elements before and after a slice, with new elements in between."""
     source, values = call.tensor("self"), cast(call.tensor("src"), call.dtype)
     dim = call.raw("dim") % len(source.shape)
     size = source.shape[dim]

@@ -26,7 +26,7 @@ from hub.toolkit.tensors import Number, Tensor
 
 
 def _dims(call: Call, source: Tensor, name: str = "dim") -> tuple[int, ...]:
-    """Return the dims of an argument; all where it is None or empty."""
+    """Return the dims of an argument; all if it is None or empty."""
     value = call.raw(name) if call.has(name) else None
     rank = len(source.shape)
     if value is None or value == []:
@@ -35,22 +35,22 @@ def _dims(call: Call, source: Tensor, name: str = "dim") -> tuple[int, ...]:
 
 
 def as_number(size: Size, like: Tensor) -> Tensor:
-    """Return a size as a number of a tensor's dtype."""
+    """Return a size as a number in a tensor's dtype."""
     return fill(size, like.dtype) if isinstance(size, int) else cast(Number((), "i64", size), like.dtype)
 
 
 def total(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the sum along dims, which stay with size 1."""
+    """Return the sum along dims, which are kept with size 1."""
     return reduced("sum", source, dims)
 
 
 def mean_of(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the mean along dims, which stay with size 1."""
+    """Return the mean along dims, which are kept with size 1."""
     return div(total(source, dims), as_number(count_of(source, dims), source))
 
 
 def spread_of(source: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
-    """Return variance and mean; what is left of the count after the correction is at least 0."""
+    """Return variance and mean; the count minus the correction is clamped to at least 0."""
     mean = mean_of(source, dims)
     away = sub(source, mean)
     return div(total(mul(away, away), dims), _left(count_of(source, dims), correction, source)), mean
@@ -63,7 +63,7 @@ def _left(count: Size, correction: float, like: Tensor) -> Tensor:
 
 
 def log_total(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return log(sum(exp(x))), without overflow."""
+    """Return log(sum(exp(x))), computed without overflow."""
     top = reduced("max", source, dims)
     safe = select(eq(pointwise("abs", top), number(math.inf, top)), number(0.0, top), top)
     return add(log(total(exp(sub(source, safe)), dims)), safe)
@@ -76,7 +76,7 @@ def softmax(source: Tensor, dim: int) -> Tensor:
 
 
 def safe_softmax(source: Tensor, dim: int) -> Tensor:
-    """Return the softmax, and 0 where a whole row is minus infinity."""
+    """Return the softmax, and 0 for a row of minus infinity only."""
     top = reduced("max", source, (dim,))
     is_empty = eq(top, number(-math.inf, top))
     powers = exp(sub(source, top))
@@ -90,7 +90,7 @@ def log_softmax(source: Tensor, dim: int) -> Tensor:
 
 
 def first_place(source: Tensor, dim: int, extreme: Tensor) -> Tensor:
-    """Return the first index along a dim where an element is the extreme one; a NaN is."""
+    """Return the first index along a dim where an element equals the extreme; NaN counts as equal."""
     hit = eq(source, extreme)
     if source.dtype in FLOATS:
         hit = pointwise("or", hit, ne(source, source))
@@ -169,7 +169,7 @@ def _correction(call: Call) -> float:
 
 def _variance(*, is_root: bool, with_mean: bool = False) -> Rule:
     def rule(call: Call) -> Tensor | tuple[Tensor, Tensor]:
-        source = cast(call.first(), "f64")  # so that equal values have no variance, as in PyTorch
+        source = cast(call.first(), "f64")  # so that equal values have variance 0, as in PyTorch
         spread, mean = spread_of(source, _dims(call, source), _correction(call))
         spread = sqrt(spread) if is_root else spread
         return (_shaped(spread, call, 0), _shaped(mean, call, 1)) if with_mean else _shaped(spread, call)

@@ -1,4 +1,4 @@
-"""Operators over windows: convolutions, pooling, nearest neighbours."""
+"""Operators over windows: convolutions, pooling, nearest-neighbour resizing."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def convolved(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """Return the convolution of an input that is padded: as products of the windows with the weights.
+    """Return the convolution of a padded input, computed as products of the windows with the weights.
 
-    Where each channel has a filter of its own, windows are multiplied and added up in loops.
+    If each channel has its own filter, windows are multiplied and summed in loops.
     """
     batch = source.shape[0]
     out, each, *kernel = weight.shape
@@ -117,7 +117,7 @@ def _convolution(call: Call) -> Tensor:
 
 
 def _pool_settings(call: Call, space: int) -> tuple[list[int], ...]:
-    """Return kernel, stride, padding and dilation, a number for each dim in space."""
+    """Return kernel, stride, padding and dilation, a number for each spatial dim."""
     kernel = _each(call.raw("kernel_size"), space)
     stride = _each(call.raw("stride") or kernel, space)
     dilation = _each(call.raw("dilation"), space) if call.has("dilation") else [1] * space
@@ -125,7 +125,7 @@ def _pool_settings(call: Call, space: int) -> tuple[list[int], ...]:
 
 
 def _pool_windows(call: Call, space: int, value: float, counts: Sequence[Size]) -> Tensor:
-    """Return the windows [..., count, kernel]; those that begin in the padding after the input end beyond that."""
+    """Return the windows [..., count, kernel]; those that begin in the padding after the input extend beyond it."""
     source = computing(call.tensor("self"))
     kernel, stride, padding, dilation = _pool_settings(call, space)
     ends = [
@@ -151,7 +151,7 @@ def _over_windows(function: str, windows: Tensor, space: int) -> Tensor:
 
 
 def _max_pool_with_places(space: int) -> Rule:
-    """The largest element and where it lies in the input's space: the first one, or the last NaN, as in eager."""
+    """Return the rule of the largest element and its position in the input: the first, or the last NaN, as in eager."""
 
     def rule(call: Call) -> tuple[Tensor, Tensor]:
         shape, dtype = call.result(0)
@@ -169,7 +169,7 @@ def _max_pool_with_places(space: int) -> Rule:
 
 
 def _places(call: Call, space: int, shape: Sequence[Size]) -> tuple[Tensor, Tensor]:
-    """Return where each element of windows lies in the input's space, row by row, and whether it does."""
+    """Return the position of each window element in the input's space, row by row, and whether it lies inside."""
     _, stride, padding, dilation = _pool_settings(call, space)
     sizes = call.tensor("self").shape[-space:]
     lead = len(shape) - 2 * space
@@ -187,7 +187,7 @@ def _places(call: Call, space: int, shape: Sequence[Size]) -> tuple[Tensor, Tens
 
 
 def _max_pool_backward(space: int) -> Rule:
-    """Each gradient goes to the place that was the largest; where windows meet in it, they are added up."""
+    """Return the rule that sends each gradient to the largest element; where windows overlap in it, gradients add up."""
 
     def rule(call: Call) -> Tensor:
         grad, places = call.tensor("grad_output"), call.tensor("indices")
@@ -223,7 +223,7 @@ def _adaptive_avg_pool(call: Call) -> Tensor:
 
 
 def _nearest(call: Call) -> Tensor:
-    """Whole factors: every element is repeated along each dim of space."""
+    """Repeat every element by whole factors along each spatial dim."""
     source = call.first()
     space = len(source.shape) - 2
     factors = [new // old for new, old in zip(call.shape[2:], source.shape[2:], strict=True)]
