@@ -255,7 +255,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "hub.workers.channel": "Worker serve",
         "hub.workers.transfer": "dump_module load_module",
     },
-    "Ways in from PyTorch and from the command line": {
+    "Entry points from PyTorch and the command line": {
         "hub.bench.models": "load_model",
         "hub.capture.inference": "capture_inference",
         "hub.capture.sources": "weight_positions",
