@@ -114,7 +114,7 @@ def test_an_empty_cache_is_no_error_and_is_not_made(root: Path, command: str) ->
 
 def test_a_sound_cache_verifies(filled: Path) -> None:
     """Exit status 0, and last uses stay as they were."""
-    assert run("verify") == f"{filled}: everything is as it was written\n"
+    assert run("verify") == f"{filled}: no corrupt entries\n"
     assert facts("verify") == []
     assert facts("ls")["kept"][0]["key"] == KEY
 
@@ -124,7 +124,7 @@ def test_what_is_broken_is_named_and_stays(filled: Path) -> None:
     model(filled).write_bytes(b"y")
     text = run("verify", status=1)
     assert f"{model(filled)} is not as it was sealed\n" in text
-    assert "1 broken thing" in text
+    assert "1 corrupt entry" in text
     assert facts("verify", status=1)[0]["is_removed"] is False
     assert model(filled).exists()
 
@@ -142,7 +142,7 @@ def test_what_is_broken_is_removed_on_request(filled: Path) -> None:
     assert f"{model(filled)} is not as it was sealed; removed" in text
     assert f"{filled / DATABASE}: 1 row of measurements: it is not as it was written; removed" in text
     assert not model(filled).exists()
-    assert run("verify") == f"{filled}: everything is as it was written\n"
+    assert run("verify") == f"{filled}: no corrupt entries\n"
     assert len(facts("ls")["kept"]) == 1
     assert len(facts("ls")["failures"]) == 2
 
@@ -166,9 +166,9 @@ def test_a_folder_that_others_may_write_is_broken(filled: Path) -> None:
 
 def test_pruning_brings_the_cache_down_to_a_size(filled: Path) -> None:
     """The size is the configured one, or one that is given."""
-    assert "removed 0 things, 0 bytes" in run("prune")
+    assert "removed 0 entries, 0 bytes" in run("prune")
     assert model(filled).exists()
-    assert "removed 1 thing, 2 MB, and 0 leftovers of killed processes" in run("prune", "--cache-gb", "0.001")
+    assert "removed 1 entry, 2 MB, and 0 leftovers of killed processes" in run("prune", "--cache-gb", "0.001")
     assert not model(filled).exists()
     assert [item["kind"] for item in facts("ls")["kept"]] == ["plan"]
 
@@ -334,7 +334,7 @@ def test_imports_are_verified(imported: Path) -> None:
     assert f"{path} is damaged\n" in run("verify", status=1)
     assert f"{path} is damaged; removed" in run("verify", "--repair")
     assert not path.exists()
-    assert run("verify") == f"{imported}: everything is as it was written\n"
+    assert run("verify") == f"{imported}: no corrupt entries\n"
 
 
 def test_imports_are_cleared(imported: Path) -> None:

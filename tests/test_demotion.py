@@ -192,7 +192,7 @@ def test_the_next_capture_leaves_it_out(fault: str, isolate: bool, says: str, sa
     fickle, model = install(saveable=saveable), Net().eval()
     failed_once(fickle, model, fault, isolate=isolate)
     plan = stays_away(fickle, model, compiled(model, isolate=isolate))
-    assert any("put away on" in event.message and says in event.message for event in plan.events)
+    assert any("disabled since" in event.message and says in event.message for event in plan.events)
 
 
 def test_what_shadow_mode_finds_is_remembered(install: Install) -> None:
@@ -298,7 +298,7 @@ def test_the_next_process_leaves_it_out(saveable: bool, install: Install, tmp_pa
     said = process(tmp_path)
     assert fickle.n_calls == before
     assert "backends eager\n" in said
-    assert "put away on" in said
+    assert "disabled since" in said
     assert "out of order" in said
     CliRunner().invoke(app, ["cache", "forget"])
     assert "backends fickle\n" in process(tmp_path)

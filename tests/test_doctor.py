@@ -122,7 +122,7 @@ def test_a_backend_that_fails_its_probe_is_unhealthy(monkeypatch: pytest.MonkeyP
 def test_a_backend_that_is_not_installed_is_no_illness(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table says what installs it."""
     listing(monkeypatch, TOY_MISSING)
-    assert "toylib is not installed; mend it with: pip install toylib" in run()
+    assert "toylib is not installed; fix it with: pip install toylib" in run()
     assert facts()["is_healthy"] is True
 
 
@@ -150,7 +150,7 @@ def test_a_cache_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     """The measurement is lost, and the line says what to do."""
     (tmp_path / "file").write_text("")
     text = run("--cache-dir", str(tmp_path / "file" / "cache"))
-    assert "NOT WRITABLE: set cache_dir to a folder of yours" in text
+    assert "NOT WRITABLE: set cache_dir to a folder that you own" in text
     assert "measurements last only as long as this process" in text
 
 

@@ -179,7 +179,7 @@ def test_a_crash_is_not_tried_again(fault: str, install: Install) -> None:
     plan = run(model(), backends=["frail"])
     assert stages(diary)[0][fault] == first
     assert "frail" not in plan.backends
-    assert any("put away on" in event.message and "SIGSEGV" in event.message for event in plan.events)
+    assert any("disabled since" in event.message and "SIGSEGV" in event.message for event in plan.events)
     run(model(), backends=["frail"], renew=True)
     assert stages(diary)[0][fault] == first + 1
 
@@ -267,7 +267,7 @@ def test_what_no_worker_can_try_is_no_failure_of_the_backend(install: Install) -
                 torch.testing.assert_close(compiled(X), module(X))
             (event,) = [event for event in hub.plans(compiled)[-1].events if event.kind == "fallback"]
             assert "cannot read the graph" in event.message
-            assert "put away" not in event.message
+            assert "disabled since" not in event.message
 
 
 def test_without_workers_nobody_is_asked(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def cold_start(
     given = dict(options or {})
     if given.get("cache_dir") is not None:
         raise OptionError(
-            "--cache-dir has no place beside --cold", hint="a cold start has a cache of its own, which is empty"
+            "--cache-dir cannot be combined with --cold", hint="a cold start has a cache of its own, which is empty"
         )
     chosen = resolve(given, os.environ, Path.cwd())
     machine = this_machine()

@@ -48,7 +48,7 @@ def _heading(runs: Sequence[Benchmark]) -> list[str]:
         f"{len(runs)} runs, {min(run.date for run in runs)} to {max(run.date for run in runs)}; {machine.cpu},",
         f"{runs[0].threads} threads on {machine.cores} cores; Python {machine.python}, {libraries};",
         f"the hub at {commits} with {options}; {' or '.join(map(str, rounds))} rounds of blocks of {runs[0].block_s:g} s.",
-        "The files beside this one hold the rest.",
+        "The other files in this folder hold the rest.",
     ]
 
 

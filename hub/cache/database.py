@@ -131,7 +131,7 @@ def _opened(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
     _create_private(path)
     connection, fault = _checked(path, False)
     if fault:
-        raise OSError(f"a new file is of no use either: {fault}")
+        raise OSError(f"a new file is unusable too: {fault}")
     return connection, note
 
 

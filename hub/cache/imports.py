@@ -67,7 +67,7 @@ def read_imports(root: Path) -> KeptImports:
     try:
         return KeptImports({mark: _imported(one) for mark, one in facts["imports"].items()})
     except (KeyError, TypeError, AttributeError):
-        return KeptImports(problem=f"{path} is of no use: it holds something else", is_removable=True)
+        return KeptImports(problem=f"{path} is unusable: it holds something else", is_removable=True)
 
 
 def _imported(facts: Mapping[str, Any]) -> Imported:

@@ -34,7 +34,7 @@ def distrust_root(root: Path) -> str:
 
 def _others(path: Path, facts: os.stat_result) -> str:
     if facts.st_uid != os.getuid():
-        return f"{path} belongs to another user; set cache_dir to a folder of yours"
+        return f"{path} belongs to another user; set cache_dir to a folder that you own"
     if facts.st_mode & _SHARED:
         return f"others may write to {path}; chmod go-w {path}"
     return ""

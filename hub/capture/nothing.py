@@ -66,7 +66,7 @@ def why_nothing(model: Callable[..., Any], frames: Frames) -> Nothing:
     if not frames.tried:
         reason = "it has not been called, or PyTorch gave up on its code when it was compiled before"
         return Nothing(Cause.NOT_TRIED, reason, "call it; torch.compiler.reset() lets PyTorch try again")
-    return Nothing(Cause.NO_OPERATORS, "it has no tensor operators", "leave it to PyTorch: there is nothing to compile")
+    return Nothing(Cause.NO_OPERATORS, "it has no tensor operators", "there is nothing to compile")
 
 
 def _switched_off() -> str:

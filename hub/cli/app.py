@@ -67,7 +67,7 @@ def list_cache(*, json: Json = False, cache_dir: CacheDir = None) -> None:
 def verify_cache(
     *,
     json: Json = False,
-    repair: Annotated[bool, typer.Option("--repair", help="Remove what is broken.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Remove corrupt entries.")] = False,
     cache_dir: CacheDir = None,
 ) -> None:
     """Read every byte of the cache and report corrupt entries (exit 1 if any remain)."""
@@ -81,7 +81,7 @@ def verify_cache(
 def prune_cache(
     *,
     json: Json = False,
-    cache_gb: Annotated[str | None, typer.Option("--cache-gb", metavar="GB", help="Size to come down to.")] = None,
+    cache_gb: Annotated[str | None, typer.Option("--cache-gb", metavar="GB", help="Target size.")] = None,
     cache_dir: CacheDir = None,
 ) -> None:
     """Remove the least recently used entries, and files left behind by killed processes."""
@@ -109,7 +109,9 @@ def clear_cache(
 @command
 def forget_failures(
     *,
-    backend: Annotated[str | None, typer.Argument(metavar="NAME", help="Whose; all without a name.")] = None,
+    backend: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Backend whose failures to forget; all if omitted.")
+    ] = None,
     json: Json = False,
     cache_dir: CacheDir = None,
 ) -> None:
@@ -142,7 +144,7 @@ def check_plugin(
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")] = None,
     only: Annotated[str | None, typer.Option("--only", metavar="A,B", help="Only these checks.")] = None,
     limit_s: Annotated[
-        float | None, typer.Option("--limit", metavar="SECONDS", help="Longest time for one operator or step.")
+        float | None, typer.Option("--limit", metavar="SECONDS", help="Time limit for one operator or step.")
     ] = None,
 ) -> None:
     """Check that a backend keeps its promises, each in a subprocess that may crash.
@@ -239,7 +241,9 @@ def bench(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="A,B", help="Beside hub: eager, a library's own API, hub:BACKEND, hub-BACKEND."),
+        typer.Option(
+            "--against", metavar="A,B", help="Contenders next to hub: eager, a library's own API, hub:BACKEND, hub-BACKEND."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=3, help="Blocks of calls for each contender.")] = 15,
     batch: Batch = None,
@@ -253,8 +257,10 @@ def bench(
     models: Annotated[str | None, typer.Option("--models", metavar="A,B", help="With --zoo: only these.")] = None,
     batches: Annotated[int, typer.Option("--batches", min=1, max=2, help="With --zoo: batch sizes of each.")] = 2,
     output: Annotated[str, typer.Option("--output", metavar="DIR", help="With --zoo: where results go.")] = "hub-bench",
-    cold: Annotated[bool, typer.Option("--cold", help="Start once with empty caches, and say what the wait was.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="With --zoo: keep results that are there already.")] = False,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Start once with empty caches, and break the wait down by phase.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="With --zoo: keep existing results.")] = False,
     small: Annotated[bool, typer.Option("--small", help="Tiny built-in models, to see that everything works.")] = False,
     given: dict[str, object],
 ) -> None:

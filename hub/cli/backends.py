@@ -52,7 +52,7 @@ def _abilities(backend: ListedBackend) -> str:
 
 def _remarks(listed: Sequence[ListedBackend]) -> list[str]:
     lines = [
-        f"{backend.name}: {backend.reason}{f'; mend it with: {backend.install}' if backend.install else ''}"
+        f"{backend.name}: {backend.reason}{f'; fix it with: {backend.install}' if backend.install else ''}"
         for backend in listed
         if not backend.available
     ]

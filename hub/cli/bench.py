@@ -85,7 +85,7 @@ def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
     """
     for name, value in (("MODEL", wanted.model), ("--batch", wanted.batch), ("--json", wanted.json)):
         if value is not None:
-            raise OptionError(f"{name} has no place beside --zoo", hint="see --models, --batches and --output")
+            raise OptionError(f"{name} cannot be combined with --zoo", hint="see --models, --batches and --output")
     models = tuple(zoo.MODELS) if wanted.models is None else _names(wanted.models)
     names = _against(flags, zoo_names)
     contenders(names)  # reports a misspelt name before anything runs
@@ -143,7 +143,7 @@ def _cold_models(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> tuple
     others |= {"MODEL": is_zoo and wanted.model is not None, "--models": not is_zoo and wanted.models is not None}
     for name, is_given in others.items():
         if is_given:
-            raise OptionError(f"{name} has no place here beside --cold", hint="`hub bench MODEL --cold`, or `--zoo --cold`")
+            raise OptionError(f"{name} cannot be combined with --cold", hint="`hub bench MODEL --cold`, or `--zoo --cold`")
     if not is_zoo:
         if wanted.model is None:
             raise OptionError("no model was named", hint="`hub bench MODEL --cold`, or `--zoo --cold --models A,B`")

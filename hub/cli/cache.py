@@ -78,7 +78,7 @@ def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> No
     else:
         for item in found:
             typer.echo(f"{item.reason}{'; removed' if item.is_removed else ''}")
-        typer.echo(f"{root}: {count(len(found), 'broken thing')}" if found else f"{root}: everything is as it was written")
+        typer.echo(f"{root}: {count(len(found), 'corrupt entry')}" if found else f"{root}: no corrupt entries")
     if any(not item.is_removed for item in found):
         raise typer.Exit(_BROKEN)
 
@@ -100,7 +100,7 @@ def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
         return
     freed = sum(item.nbytes for item in done.removed)
     left = f"{count(len(done.leftovers), 'leftover')} of killed processes"
-    typer.echo(f"removed {count(len(done.removed), 'thing')}, {_size(freed)}, and {left}; {_size(done.nbytes)} are left")
+    typer.echo(f"removed {count(len(done.removed), 'entry')}, {_size(freed)}, and {left}; {_size(done.nbytes)} are left")
     if rows or done.aside:
         aside = f"{count(len(done.aside), 'file')} that had been set aside"
         typer.echo(f"{DATABASE}: removed {count(rows, 'old row')} and {aside}")
@@ -290,7 +290,7 @@ def _failure_lines(failures: tuple[Failure, ...], imports: KeptImports) -> list[
     rows += [(one.plugin, "import", one.made[:10], one.fault) for one in imports.found.values() if one.fault]
     if not rows:
         return []
-    title = "failures that are remembered; `hub cache forget [BACKEND]` lets them be tried again:"
+    title = "recorded failures; `hub cache forget [BACKEND]` allows new attempts:"
     return ["", title, *columns(("backend", "stage", "made", "reason"), rows)]
 
 

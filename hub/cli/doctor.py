@@ -162,7 +162,7 @@ def _heading(health: Health) -> list[str]:
     facts = (
         cache.folder,
         f"{cache.nbytes / 1e6:.1f} MB",
-        "" if cache.is_writable else "NOT WRITABLE: set cache_dir to a folder of yours",
+        "" if cache.is_writable else "NOT WRITABLE: set cache_dir to a folder that you own",
         count(cache.measurements, "measurement"),
     )
     given = ", ".join(f"{key} from {origin}" for key, origin in health.settings.items())
@@ -178,7 +178,7 @@ def _heading(health: Health) -> list[str]:
 
 def _backend_cells(backend: ListedBackend) -> tuple[str, ...]:
     library = f"{backend.library} {backend.library_version or '-'}" if backend.library else "-"
-    mend = f"; mend it with: {backend.install}" if backend.install else ""
+    mend = f"; fix it with: {backend.install}" if backend.install else ""
     return (backend.name, backend.package_version, library, "ok" if backend.available else f"{backend.reason}{mend}")
 
 

@@ -29,8 +29,8 @@ def _flag(name: str, metavar: str | None, text: str) -> Any:
 
 
 _OPTIONS: Mapping[str, Any] = {
-    "backends": Annotated[str | None, _flag("--backends", "A,B", "Only these backends may bid.")],
-    "exclude": Annotated[str | None, _flag("--exclude", "A,B", "These backends may not bid.")],
+    "backends": Annotated[str | None, _flag("--backends", "A,B", "Use only these backends.")],
+    "exclude": Annotated[str | None, _flag("--exclude", "A,B", "Do not use these backends.")],
     "force": Annotated[
         list[str] | None, _flag("--force", "OPERATOR=BACKEND", "Send an operator to a backend. Repeatable.")
     ],
@@ -40,32 +40,30 @@ _OPTIONS: Mapping[str, Any] = {
     "cuda_graphs": Annotated[
         bool | None, _flag("--cuda-graphs/--no-cuda-graphs", None, "Record plans on one GPU as CUDA graphs.")
     ],
-    "renew": Annotated[bool | None, _flag("--renew/--no-renew", None, "Decide anew, with every price known so far.")],
+    "renew": Annotated[bool | None, _flag("--renew/--no-renew", None, "Plan again, with every measurement so far.")],
     "strict": Annotated[bool | None, _flag("--strict/--no-strict", None, "Turn every failure into an error.")],
-    "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How hard to look for the best plan.")],
-    "start": Annotated[
-        str | None, _flag("--start", "eager|wait", "Answer in eager until the plan is there, or wait for it.")
-    ],
-    "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time that planning may take: 90, 90s, 10m or 1h.")],
+    "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How long to search for the best plan.")],
+    "start": Annotated[str | None, _flag("--start", "eager|wait", "Run in eager until the plan is ready, or wait for it.")],
+    "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time limit of planning: 90, 90s, 10m or 1h.")],
     "isolate": Annotated[bool | None, _flag("--isolate/--no-isolate", None, "Try plugins in processes of their own.")],
     "background": Annotated[
-        bool | None, _flag("--background/--no-background", None, "Go on verifying after the first answer.")
+        bool | None, _flag("--background/--no-background", None, "Continue verification after the first answer.")
     ],
     "compile_workers": Annotated[
-        str | None, _flag("--compile-workers", "N", "Clusters that are compiled at once; 0 for one a core.")
+        str | None, _flag("--compile-workers", "N", "Clusters to compile at once; 0 for one per core.")
     ],
-    "compile_limit_s": Annotated[str | None, _flag("--compile-limit-s", "TIME", "Time that one cluster may compile for.")],
-    "memory_limit_gb": Annotated[str | None, _flag("--memory-limit-gb", "GB", "Memory that one worker process may take.")],
-    "output_limit_mb": Annotated[str | None, _flag("--output-limit-mb", "MB", "What one worker process may print.")],
+    "compile_limit_s": Annotated[str | None, _flag("--compile-limit-s", "TIME", "Time limit for compiling one cluster.")],
+    "memory_limit_gb": Annotated[str | None, _flag("--memory-limit-gb", "GB", "Memory limit of one worker process.")],
+    "output_limit_mb": Annotated[str | None, _flag("--output-limit-mb", "MB", "Output limit of one worker process.")],
     "plan": Annotated[str | None, _flag("--plan", "FILE", "Replay this plan file instead of planning.")],
     "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
-    "cache_gb": Annotated[str | None, _flag("--cache-gb", "GB", "Size that the cache is kept within; 10 unless given.")],
+    "cache_gb": Annotated[str | None, _flag("--cache-gb", "GB", "Largest size of the cache; 10 by default.")],
     "set": Annotated[list[str] | None, _flag("--set", "BACKEND.KEY=VALUE", "A backend's own setting. Repeatable.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
 }
 """Flag of each setting. Values stay text, so that a wrong one gives the same message as in an environment variable."""
 
-_TRACEBACK = Annotated[bool, typer.Option("--traceback", help="Show where an error comes from.")]
+_TRACEBACK = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

@@ -66,7 +66,7 @@ class Options(BaseModel):
     backends: _Names | None = None
     """Backends that may bid; None means every available one. Eager always may."""
     exclude: _Names = ()
-    """Backends that may not bid."""
+    """Backends that are not allowed."""
     force: Annotated[dict[str, _Name], AfterValidator(_operator_keys)] = {}
     """Backend, or "eager", by operator ("aten.softmax") or overload ("aten.softmax.int"); the overload wins."""
     threads: Annotated[int, Field(ge=1)] | None = None
@@ -228,7 +228,7 @@ def _check_agreement(options: Options) -> None:
     for operator, backend in options.force.items():
         if not options.allows(backend):
             other = "exclude" if backend in options.exclude else "backends"
-            raise _contradiction(options, "force", other, f"{operator} is forced to {backend!r}, which may not bid")
+            raise _contradiction(options, "force", other, f"{operator} is forced to {backend!r}, which is not allowed")
 
 
 def _contradiction(options: Options, first: str, second: str, fact: str) -> OptionError:

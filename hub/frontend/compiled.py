@@ -550,7 +550,7 @@ def _note_of(graph: weakref.ref[CompiledGraph], text: str) -> None:
 def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:
     """Return the plan of a graph that runs in eager until planning is done."""
     nodes = tuple(node.name for node in graph.nodes)
-    cluster = PlannedCluster(name="e0", backend=EAGER, nodes=nodes, reason="planning goes on beside the model")
+    cluster = PlannedCluster(name="e0", backend=EAGER, nodes=nodes, reason="planning continues in the background")
     return Plan(
         graph=graph.name,
         graph_digest=graph.digest,

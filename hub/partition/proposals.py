@@ -113,7 +113,7 @@ def _checked(proposal: Proposal, graph: Graph, verdicts: Verdicts, options: Opti
     backend = proposal.backend
     if backend not in verdicts.by_backend:
         raise _Unusable(
-            f"backend {backend!r} takes no part here" if options.allows(backend) else f"{backend!r} may not bid"
+            f"backend {backend!r} takes no part here" if options.allows(backend) else f"{backend!r} is not allowed"
         )
     if not proposal.nodes:
         raise _Unusable("it names no node")

@@ -184,7 +184,7 @@ class Builder:
         self.verify_s += report.verify_s
         self._note(told_changes(report.changed, HERE), Stage.LOAD, candidate)
         self._note(report.unsaved, Stage.COMPILE, candidate)
-        untried = f"no time was left for: {', '.join(standing.untried)}" if standing.untried else ""
+        untried = f"not verified yet, for lack of time: {', '.join(standing.untried)}" if standing.untried else ""
         self._note(standing.later or untried, Stage.LATER, candidate)
         subject = self.context.subject(candidate.group, candidate.settings)
         self.served[candidate.name] = replace(candidate, report=report, subject=subject)

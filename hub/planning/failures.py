@@ -63,7 +63,7 @@ def failure_in_service(context: PlanningContext, candidate: Candidate) -> Plugin
 
 def _error_of(failure: Failure, found: Group) -> PluginError:
     node = None if failure.node is None else found.nodes[failure.node]
-    text = f"put away on {failure.made[:10]}: {failure.reason}"
+    text = f"disabled since {failure.made[:10]}: {failure.reason}"
     return _ERRORS.get(failure.stage, CompileError)(text, backend=found.backend, node=node, hint=FORGET)
 
 

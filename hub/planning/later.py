@@ -108,11 +108,11 @@ class Outcome:
         """Return the text that the plan records."""
         kinds = ", ".join(self.tried)
         parts = (
-            f"tried after the first answer, and right: {kinds}" if kinds else "",
-            *(f"found after the first answer, and guarded: {text}" for text in self.differences),
+            f"verified after the first answer: {kinds}" if kinds else "",
+            *(f"found after the first answer, calls are guarded: {text}" for text in self.differences),
             f"right at {self.n_sizes} combinations of sizes" if self.n_sizes else "",
             f"{self.n_calls} calls in a row change nothing and leave nothing behind" if self.n_calls else "",
-            f"could not be tried after the first answer: {self.problem}" if self.problem else "",
+            f"could not be verified after the first answer: {self.problem}" if self.problem else "",
         )
         return "; ".join(filter(None, parts))
 

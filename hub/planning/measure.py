@@ -423,7 +423,7 @@ class _Measuring:
         blocks = [block for entrant in race.entrants for block in entrant.blocks.values()]
         if beside := sum(block.beside for block in blocks):
             share = beside / sum(block.calls for block in blocks)
-            text = f"{share:.0%} of the timed calls ran beside the model's own, which left no gaps".replace("%", " %")
+            text = f"{share:.0%} of the timed calls overlapped with the model's own, which left no gaps".replace("%", " %")
             yield Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text)
 
     def _search(self) -> Search:

@@ -36,8 +36,9 @@ def ratio(value: float, best: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 node", "12 nodes"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return a number with its noun: "1 node", "12 nodes", "2 entries"."""
+    several = f"{noun.removesuffix('y')}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number} {noun if number == 1 else several}"
 
 
 def names_text(names: Iterable[str]) -> str:

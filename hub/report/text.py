@@ -50,7 +50,7 @@ def heading(plan: Plan) -> list[str]:
 def search_text(search: Search) -> str:
     """Return a one-line summary of the planner's search: "26 regions of 5 structures, 10 of 15 prices measured, ..."."""
     proof = {None: "", 0.0: ", proven cheapest"}.get(search.gap, f", within {search.gap or 0:.1%} of the cheapest")
-    method = {"chain": "; assigned by dynamic programme", "milp": "; assigned by binary programme"}.get(search.method, "")
+    method = {"chain": "; assigned by dynamic program", "milp": "; assigned by binary program"}.get(search.method, "")
     return (
         f"{count(search.regions, 'region')} of {count(search.structures, 'structure')}, "
         f"{search.measured} of {count(search.candidates, 'price')} measured{method}{proof}"

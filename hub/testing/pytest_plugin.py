@@ -148,7 +148,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--hub-backend",
         metavar="NAME",
-        help="run the hub's conformance suite on this backend, beside the tests that are named on the command line",
+        help="run the hub's conformance suite on this backend, in addition to the tests named on the command line",
     )
     group.addoption("--hub-json", metavar="FILE", help="write the score as JSON, as hub check-plugin --json does")
 

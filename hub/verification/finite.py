@@ -45,7 +45,7 @@ class FiniteOnly:
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
         """Run one call. Raises InputRefused before the executable gets such values, else what the executable raises."""
         if self._on_cuda and torch.cuda.is_current_stream_capturing():
-            raise InputRefused("a CUDA graph is being recorded, during which nobody can look for infinities and NaN")
+            raise InputRefused("a CUDA graph is being recorded, during which infinities and NaN cannot be checked for")
         for position in self._floats:
             if not is_finite(inputs[position]):
                 raise _refusal(position, is_float=True)

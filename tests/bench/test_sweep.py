@@ -95,7 +95,7 @@ def test_the_command_of_a_result_repeats_it(tmp_path: Path) -> None:
 
 def test_flags_that_contradict_the_zoo_are_named() -> None:
     """`hub bench bert --zoo` is a mistake, not a guess."""
-    with pytest.raises(OptionError, match="MODEL has no place beside --zoo"):
+    with pytest.raises(OptionError, match="MODEL cannot be combined with --zoo"):
         print_zoo(CommonFlags(None, 3, {}), ZooFlags("bert", None, 1, None, None, "out"))
 
 

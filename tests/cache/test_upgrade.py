@@ -111,7 +111,7 @@ def test_imports_of_another_layout_are_put_aside(tmp_path: Path, facts: Mapping[
     path = private(tmp_path / IMPORTS, sealed(facts))
     kept = read_imports(tmp_path)
     assert (dict(kept.found), kept.is_removable) == ({}, True)
-    assert kept.problem == f"{path} is of no use: it holds something else"
+    assert kept.problem == f"{path} is unusable: it holds something else"
 
 
 # --- A full disk ------------------------------------------------------------------------------------------------------

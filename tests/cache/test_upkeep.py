@@ -153,7 +153,7 @@ def test_a_file_of_measurements_is_as_old_as_its_being_set_aside(store: Store) -
     assert prune(store.root, 1e9).aside == ()
 
 
-def test_broken_things_are_named_and_removed_on_request(store: Store) -> None:
+def test_corrupt_entries_are_named_and_removed_on_request(store: Store) -> None:
     """Each with its reason; what is whole stays."""
     good, bad = keep(store, "good", age_s=0), keep(store, "bad", age_s=0)
     path = keep_plan(store, "plan", age_s=0)

@@ -36,7 +36,7 @@ def test_an_exception_is_one_line() -> None:
 
     assert trouble(ValueError("one\ntwo")) == "ValueError: one"
     assert trouble(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert trouble(Mute()) == "Mute: its text cannot be had"
+    assert trouble(Mute()) == "Mute: its text is unavailable"
 
 
 def test_text_has_a_table_the_failures_and_the_share() -> None:

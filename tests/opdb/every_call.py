@@ -88,7 +88,7 @@ def test_every_call_is_eagers(
 
 
 def parts_of(calls: Sequence[Call]) -> Iterator[tuple[Sequence[Call], tuple[str, ...]]]:
-    """Yield the calls in parts, each with the backends that may not bid on it."""
+    """Yield the calls in parts, each with the backends that are not allowed on it."""
     if BACKENDS:
         yield from ((calls[start : start + PART], ()) for start in range(0, len(calls), PART))
         return

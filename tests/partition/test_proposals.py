@@ -150,9 +150,9 @@ def test_pinned_nodes_cannot_be_proposed() -> None:
 
 
 def test_options_go_before_proposals() -> None:
-    """Operators forced elsewhere, and backends that may not bid, cannot be proposed."""
+    """Operators forced elsewhere, and backends that are not allowed, cannot be proposed."""
     forced, excluded = Options(force={"aten.gelu": "eager"}), Options(exclude=("choosy",))
-    for options, reason in ((forced, "forced to eager"), (excluded, "'choosy' may not bid")):
+    for options, reason in ((forced, "forced to eager"), (excluded, "'choosy' is not allowed")):
         groups, events = ask(mlp(), offers(["linear", "gelu"]), options=options)
         assert not groups
         assert reason in events[0].message

@@ -97,7 +97,7 @@ def test_one_layer_that_overflows_costs_that_layer(installed: None) -> None:
 
     assert plan_of(1e6)[0] == "mdla"
     assert "eager" in plan_of(1e6)
-    assert plan_of(1.0) == ["mdla"], "what was refused for its weights is not put away"
+    assert plan_of(1.0) == ["mdla"], "what was refused for its weights is not disabled"
 
 
 def test_explain_shows_what_fixed_point_costs_by_layer(installed: None) -> None:

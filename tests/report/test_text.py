@@ -70,7 +70,7 @@ def test_a_plan_says_how_sure_its_assignment_is() -> None:
     search = Search(regions=1, structures=1, candidates=4, measured=1)
     assert search_text(search) == "1 region of 1 structure, 1 of 4 prices measured"
     assert search_text(search.model_copy(update={"method": "milp", "gap": 0.0123})).endswith(
-        "; assigned by binary programme, within 1.2% of the cheapest"
+        "; assigned by binary program, within 1.2% of the cheapest"
     )
 
 

@@ -27,7 +27,7 @@ CHECKS: Mapping[str, str] = {
     "determinism": "equal inputs give equal bits; equal clusters have equal cache keys in every process",
     "interruption": "a compilation that is killed or interrupted harms no later one",
     "resources": "neither calls nor compilations pile up threads or open files",
-    "overhead": "microseconds of a tiny call; told, never failed",
+    "overhead": "microseconds of a tiny call; reported, never failed",
 }
 """Each check's name, with what a backend that passes it promises."""
 
@@ -79,5 +79,5 @@ def trouble(error: BaseException) -> str:
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001 - a plugin's __str__ is the plugin's code
-        lines = ["its text cannot be had"]
+        lines = ["its text is unavailable"]
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

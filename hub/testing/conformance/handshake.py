@@ -64,7 +64,7 @@ def _registration_problems(entry: Entry) -> list[str]:
     """Return what is wrong with a registration; an unmet requirement is a problem too, reported with its remedy."""
     info = cast("Any", entry.info)
     if not entry.status.accepted:
-        return [f"{entry.status.reason}{f'; mend it with: {info.install}' if info.install else ''}"]
+        return [f"{entry.status.reason}{f'; fix it with: {info.install}' if info.install else ''}"]
     return [problem for holds, problem in _claims(info) if not holds] + list(_requirement_problems(info))
 
 
