@@ -19,6 +19,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             settings="plugin_mdla.settings:Settings",
             summary="Micron's deep-learning accelerator in fixed point: the board, or a bit-exact software device",
             requires=("onnx>=1.18",),
+            never_ran_on=("Micron's board",),
             install=INSTALL,
             operators="plugin_mdla.support:OPERATORS",
             saveable=True,

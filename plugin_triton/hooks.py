@@ -17,6 +17,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             requires=("triton>=3.6,<3.10",),
             install="pip install 'compiler-hub[triton]'; without a GPU, HUB_TRITON_INTERPRET=1 has kernels interpreted",
             devices=("cuda", "cpu"),
+            never_ran_on=("a GPU",),
             dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"),
             operators="plugin_triton.support:OPERATORS",
             dynamic_shapes=True,

@@ -18,7 +18,9 @@ from hub.discovery.listing import ListedBackend, list_backends
 from hub.pricing.profile import Profile, stored_profile
 from hub.workers.profiling import measure_profile
 
-TOY = ListedBackend("toy", "hub-toy", "1.2", "toylib", "3.4", True, "", "", ("cpu",), ("float32",), 2, False, False, True)
+TOY = ListedBackend(
+    "toy", "hub-toy", "1.2", "toylib", "3.4", True, "", "", ("cpu",), (), ("float32",), 2, False, False, True
+)
 EAGER = replace(TOY, name="eager", library="torch", library_version="2.13.0")
 TOY_PASSED = replace(TOY, probe="passed")
 TOY_FAILED = replace(TOY, probe="relu gave 7", available=False, reason="the probe failed: relu gave 7")

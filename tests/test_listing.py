@@ -13,6 +13,7 @@ from pathlib import Path
 import pluggy
 import pytest
 
+from hub.cli.backends import print_backends
 from hub.discovery import listing
 from hub.discovery.listing import ListedBackend, list_backends
 from hub.discovery.registry import Registry
@@ -68,6 +69,16 @@ def test_an_unavailable_backend_gives_the_reason_and_what_mends_it(entries: list
     assert toy.library_version is None
     entries[0] = entry(install="pip install toylib")
     assert only(list_backends()).install == ""
+
+
+def test_devices_on_which_a_backend_has_never_run_are_named(
+    entries: list[Entry], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list of devices alone would promise more than anybody has seen."""
+    entries.append(entry(devices=("cpu", "cuda"), never_ran_on=("a GPU", "a TPU")))
+    assert only(list_backends()).never_ran_on == ("a GPU", "a TPU")
+    print_backends(as_json=False, probe=False)
+    assert "toy: has never run on a GPU or a TPU" in capsys.readouterr().out
 
 
 def test_operators_are_counted_from_the_table(entries: list[Entry]) -> None:

@@ -57,4 +57,6 @@ def _remarks(listed: Sequence[ListedBackend]) -> list[str]:
         if not backend.available
     ]
     lines += [f"{backend.name}: {backend.note}" for backend in listed if backend.note]
+    unproven = [backend for backend in listed if backend.never_ran_on]
+    lines += [f"{backend.name}: has never run on {' or '.join(backend.never_ran_on)}" for backend in unproven]
     return ["", *lines] if lines else []

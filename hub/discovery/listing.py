@@ -53,6 +53,8 @@ class ListedBackend:
     install: str
     """The pip command that installs a missing library; empty if nothing is missing."""
     devices: tuple[str, ...]
+    never_ran_on: tuple[str, ...]
+    """Devices, in words, that it supports by its code alone."""
     dtypes: tuple[str, ...]
     n_operators: int | None
     """Operators in its table; None means any ATen operator."""
@@ -103,6 +105,7 @@ def _listed(entry: Entry) -> ListedBackend:
         reason=entry.status.reason or broken,
         install="" if entry.status.accepted else info.install,
         devices=info.devices,
+        never_ran_on=info.never_ran_on,
         dtypes=info.dtypes,
         n_operators=n_operators,
         dynamic_shapes=info.dynamic_shapes,
@@ -134,6 +137,7 @@ def _eager() -> ListedBackend:
         reason="",
         install="",
         devices=("any",),
+        never_ran_on=(),
         dtypes=("any",),
         n_operators=None,
         dynamic_shapes=True,

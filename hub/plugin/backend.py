@@ -40,6 +40,8 @@ class BackendInfo:
     install: str = ""
     """The pip command that installs a missing requirement."""
     devices: tuple[str, ...] = ("cpu",)
+    never_ran_on: tuple[str, ...] = ()
+    """Devices that it supports by its code alone, in words for users ("a CUDA GPU"): it has never run on one."""
     dtypes: tuple[str, ...] = ("float32",)
     operators: str = ""
     """"package.module:TABLE", an `OperatorTable` importable without torch; empty means any ATen operator."""

@@ -17,6 +17,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             requires=("torch>=2.11,<2.15",),
             install='pip install "torch>=2.11,<2.15"',
             devices=("cpu", "cuda", "xpu"),
+            never_ran_on=("a GPU",),
             dtypes=DTYPES,
             dynamic_shapes=True,
             training=True,

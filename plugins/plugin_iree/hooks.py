@@ -17,6 +17,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             requires=("iree-base-runtime>=3.13,<3.14", "iree-base-compiler>=3.13,<3.14", "torch-mlir>=20260801"),
             install="pip install 'compiler-hub[iree]'",
             devices=("cpu",),
+            never_ran_on=("a GPU",),
             dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"),
             operators="plugin_iree.support:OPERATORS",
             dynamic_shapes=True,

@@ -17,6 +17,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             requires=("jaxlib>=0.10,<0.11", "jax>=0.10,<0.11", "torch-mlir>=20260801"),
             install="pip install 'compiler-hub[xla]'",
             devices=("cpu", "cuda"),
+            never_ran_on=("a GPU", "a TPU"),
             dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"),
             operators="plugin_xla.support:OPERATORS",
             dynamic_shapes=True,
