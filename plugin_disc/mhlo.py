@@ -1,7 +1,7 @@
 """A printer of clusters as programs for BladeDISC's compiler: torch-mlir makes StableHLO, which is written as MHLO.
 
 The text is in MLIR's generic forms, with attributes as MHLO had them while BladeDISC was built (lists of numbers are dense
-tensors): its parsers are older than the custom forms and properties of today's StableHLO.
+tensors): BladeDISC's parsers are older than the custom forms and properties of today's StableHLO.
 """
 
 from __future__ import annotations
