@@ -37,7 +37,7 @@ class Disc(Backend):
         self._own = own
 
     def probe(self) -> Support:
-        """Compile and run one addition; if BladeDISC's compiler is installed, explain in the reason what it is used for."""
+        """Compile and run one addition; the reason explains the use of BladeDISC's compiler, if it is installed."""
         value = torch.tensor([1.0, 2.0])
         try:
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)

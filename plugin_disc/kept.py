@@ -15,7 +15,7 @@ import torch
 
 from .pages import ask_for_large_pages
 
-_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)  # pyright: ignore[reportPrivateUsage] - no public way
+_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)  # pyright: ignore[reportPrivateUsage] - no public API
 """The number of tensors, in Python and in C++, that use a storage. PyTorch's CUDA graphs check it before they write to
 theirs."""
 _NOBODY_ELSE = 2

@@ -44,7 +44,7 @@ def logged(folder: str = "") -> Generator[Log]:
 
 
 def where_kept(text: str, folder: str, prefix: str) -> str:
-    """Keep a log; return where, and its end. On a full disk return that as well, so the logged failure stays visible."""
+    """Keep a log; return its path and its end. If it cannot be kept, return why: that must not hide the logged failure."""
     try:
         place = str(_kept(text, Path(folder or tempfile.gettempdir()), prefix))
     except OSError as error:
