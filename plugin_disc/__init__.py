@@ -1,1 +1,1 @@
-"""A native compiler for clusters: fuses memory-bound operators into vectorised loops, in machine code of its own."""
+"""A native compiler for clusters, which fuses memory-bound operators into vectorised loops, in its own machine code."""

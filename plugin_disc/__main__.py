@@ -1,4 +1,4 @@
-"""`hub disc`, or `python -m plugin_disc`; and alone, `disc-compile` and `disc-replay`."""
+"""The commands `hub disc` or `python -m plugin_disc`; and, as programs of their own, `disc-compile` and `disc-replay`."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def compile_program(
 ) -> None:
     """Compile a program to a shared library, as BladeDISC's disc_compiler_main does.
 
-    Variables: TAO_MLIR_ENABLE_AMP=true has matrix products take bfloat16; DISC_CPU_FAST_MATH_LEVEL is 0 to 4, 0 unless set.
+    Variables: TAO_MLIR_ENABLE_AMP=true makes matrix products take bfloat16; DISC_CPU_FAST_MATH_LEVEL is 0 to 4, default 0.
     """
-    import torch  # late, as all that `--help` does without
+    import torch  # late: `--help` does not need it
 
     from hub.plugin import CompileError, checked_settings
 
     from .settings import Settings
     from .standalone import MULTI_REFUSED, compile_file
 
-    del elide  # it shortens what BladeDISC's compiler logs, not what is compiled
+    del elide  # it shortens the log of BladeDISC's compiler, not the compiled program
     if multi:
         raise CompileError(MULTI_REFUSED, backend="disc")
     settings = checked_settings("disc", Settings, {})
@@ -64,7 +64,7 @@ def compile_program(
 @alone.command()
 @command
 def replay(folder: Folder, *, compile_anew: Anew = False) -> None:
-    """Run a recorded cluster on its recorded inputs and print how far it is from eager; status 1 where that is too far."""
+    """Run a recorded cluster on its recorded inputs and print how far it is from eager; status 1 if that is too far."""
     from .replay import replay as run
 
     found = run(folder, is_compiled=compile_anew)

@@ -13,7 +13,7 @@ from hub.plugin import CompileError
 
 @cache
 def library_path() -> Path:
-    """Return PyTorch's library that holds these functions. Raises CompileError."""
+    """Return the path of PyTorch's library with these functions. Raise CompileError if it is missing."""
     folder = Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch.so"):
         if (folder / name).is_file():
@@ -28,7 +28,7 @@ def _library() -> ctypes.CDLL:
 
 @cache
 def address_of(name: str) -> int:
-    """Return a function's address, looked for in PyTorch's library and what that is linked to. Raises CompileError."""
+    """Return a function's address in PyTorch's library or those linked to it. Raise CompileError if there is none."""
     try:
         found = ctypes.cast(getattr(_library(), name), ctypes.c_void_p).value
     except AttributeError as error:

@@ -1,4 +1,4 @@
-"""What became of a program below MLIR: LLVM's IR, the processor's instructions, and the loop that matters among them."""
+"""A program below MLIR: LLVM's IR, the processor's instructions, and the hot loop among them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _VECTOR = re.compile(r"%[xyz]mm\d")
 
 
 def llvm_ir(text: str) -> str:
-    """Return the LLVM IR of a program, before LLVM's own passes. Raises CompileError."""
+    """Return the LLVM IR of a program, before LLVM's own passes. Raise CompileError if it cannot be lowered."""
     with bindings("ir").Context() as context:
         return bindings("dialects.llvm").translate_module_to_llvmir(lowered_module(text, context).operation)
 
 
 def instructions(library: Path) -> str:
-    """Return a shared library's instructions. Raises CompileError where there is no objdump, or it fails."""
+    """Return a shared library's instructions. Raise CompileError if objdump is missing or fails."""
     program = shutil.which(DISASSEMBLER)
     if program is None:
         raise CompileError(f"{DISASSEMBLER} is not installed", backend=NAME)
@@ -40,7 +40,7 @@ def instructions(library: Path) -> str:
 
 
 def hot_loop(assembly: str) -> str:
-    """Return the innermost loop with the most vector instructions, below its function's name; "" where there is no loop."""
+    """Return the innermost loop with the most vector instructions, below its function's name; "" if there is no loop."""
     loops = [(name, loop) for name, body in _functions(assembly) for loop in _innermost(body)]
     if not loops:
         return ""
@@ -49,7 +49,7 @@ def hot_loop(assembly: str) -> str:
 
 
 def _functions(assembly: str) -> list[tuple[str, list[str]]]:
-    """Return the lines of instructions of each function."""
+    """Return the name and the instruction lines of each function."""
     found: list[tuple[str, list[str]]] = []
     for line in assembly.splitlines():
         if (head := _FUNCTION.match(line)) is not None:
@@ -60,7 +60,7 @@ def _functions(assembly: str) -> list[tuple[str, list[str]]]:
 
 
 def _innermost(body: Sequence[str]) -> list[Sequence[str]]:
-    """Return the loops of a function without a loop within: what lies between a jump backwards and its target."""
+    """Return the innermost loops of a function: the lines from the target of a backward jump to the jump."""
     places: dict[int, int] = {}
     spans: list[tuple[int, int]] = []
     for place, line in enumerate(body):

@@ -31,13 +31,13 @@ from .support import OPERATORS
 
 
 class Disc(Backend):
-    """Compiles clusters to machine code of their own."""
+    """The backend that compiles each cluster to its own machine code."""
 
     def __init__(self, own: Settings) -> None:
         self._own = own
 
     def probe(self) -> Support:
-        """Compile and run one addition, and say what BladeDISC's compiler is good for where there is one."""
+        """Compile and run one addition; the reason explains the use of BladeDISC's compiler, if it is installed."""
         value = torch.tensor([1.0, 2.0])
         try:
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
@@ -48,24 +48,24 @@ class Disc(Backend):
         return Support(accepted=True, reason=self._compilers())
 
     def _compilers(self) -> str:
-        """Return which compilers clusters go through; "" where there is only our own."""
+        """Return how BladeDISC's compiler is used, for people; "" if there is only our own."""
         if self._own.compiler:
             return f"clusters are compiled by {self._own.compiler} too, for the debug folder; {CANNOT_RUN}"
         found = shutil.which(PROGRAM)
         return f"{found} is not called: HUB_DISC_COMPILER does not name it; and {CANNOT_RUN}" if found else ""
 
     def supports(self, node: fx.Node) -> Support:
-        """Look the node up in the operator table, unless the user keeps it from DISC."""
+        """Look the node up in the operator table, unless the user denies it to DISC."""
         if denial := self._own.denial(node):
             return refused(denial)
         return OPERATORS.supports(node)
 
     def keeps_order(self, node: fx.Node) -> bool:
-        """Return True for the places of a maximum in a window: the first, or the last NaN, as in eager."""
+        """Return True for the indices of a maximum in a window: the first one, or that of the last NaN, as in eager."""
         return operator_name(node) in PLACES_IN_WINDOWS
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Lower, fuse, and compile by LLVM; before that by BladeDISC's compiler, if set. `effort` changes nothing."""
+        """Lower, fuse, and compile by LLVM; before that by BladeDISC's compiler, if set. `effort` has no effect."""
         try:
             if refusal := self._own.refusal():
                 raise CompileError(refusal, hint="leave it out, or name BladeDISC's compiler in `compiler`")
@@ -78,7 +78,7 @@ class Disc(Backend):
             raise
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - in the code
-        """Load saved machine code; nothing is compiled again."""
+        """Load saved machine code, without compiling anything again."""
         return restore(folder, cluster, kept_bytes=self._kept_bytes())
 
     def _kept_bytes(self) -> int:
@@ -86,12 +86,12 @@ class Disc(Backend):
 
 
 def create(own: Settings | None = None) -> Disc:
-    """Return the backend; without settings, as variables of TorchBlade have them."""
+    """Return the backend; without settings, those of TorchBlade's variables apply."""
     return Disc(Settings() if own is None else own)
 
 
 def _doubling() -> Cluster:
-    """x + x over two elements."""
+    """Return a cluster that computes x + x over two elements."""
     graph = fx.Graph()
     value = graph.placeholder("x")
     total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))

@@ -1,4 +1,4 @@
-"""torch-mlir's bindings of MLIR, which come without types."""
+"""torch-mlir's MLIR bindings, which come without types."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def bindings(name: str) -> Any:
-    """Return a module of torch-mlir by its name in there. They are heavy: for functions that need one, not for imports."""
+    """Return a module of torch-mlir by its name there. These are heavy: import them in functions, not at module level."""
     return importlib.import_module(f"torch_mlir.{name}")

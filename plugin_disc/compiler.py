@@ -1,6 +1,6 @@
-"""Compiles the text of a machine program: by MLIR and LLVM to an object file, and by `cc` to a shared library.
+"""Compilation of a machine program's text: by MLIR and LLVM to an object file, and by `cc` to a shared library.
 
-Where there is no `cc`, the code stays in MLIR's execution engine, in this process.
+Without a `cc`, the code stays in MLIR's execution engine, in this process.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ PASSES = (
 )
 ROOM_HINT = "see that the disk has room and that the compiler driver can be run"
 LINK_S = 60.0
-"""Seconds after which a linker counts as hanging."""
+"""Timeout of the linker in seconds."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Machine code that is loaded, with what keeps it alive."""
+    """Loaded machine code, with the object that keeps it alive."""
 
     run: Callable[[Any], None]
-    """Takes a frame."""
+    """The code's entry, which takes a frame."""
     library: bytes | None
-    """The shared library, for saving; None where there was no `cc`."""
+    """The shared library, for saving; None if there was no `cc`."""
     keeper: Any
     log: str = ""
-    """What MLIR, LLVM and the linker said."""
+    """The output of MLIR, LLVM and the linker."""
 
 
 def compile_text(text: str, log_dir: str = "") -> Code:
-    """Return the machine code of a program. Raises CompileError, whose log is kept in `log_dir`."""
+    """Return the machine code of a program. Raise CompileError if it does not compile; the log is kept in `log_dir`."""
     with logged(log_dir) as log:
         engine = _engine(text, log)
         linker = _linker()
@@ -66,9 +66,9 @@ def compile_text(text: str, log_dir: str = "") -> Code:
 
 
 def shared_library(text: str, needed: Sequence[Path] = (), log_dir: str = "") -> bytes:
-    """Return a shared library that needs some others, whose functions the program calls by name.
+    """Return a shared library that is linked to the `needed` ones, whose functions the program calls by name.
 
-    Raises CompileError, whose log is kept in `log_dir`.
+    Raise CompileError if the program does not compile; the log is kept in `log_dir`.
     """
     linker = _linker()
     if linker is None:
@@ -82,7 +82,7 @@ def shared_library(text: str, needed: Sequence[Path] = (), log_dir: str = "") ->
 
 @contextmanager
 def _scratch() -> Generator[Path]:
-    """Return a folder that is gone afterwards. Raises CompileError where none can be made."""
+    """Yield a temporary folder. Raise CompileError if none can be made."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="disc-")
     except OSError as error:
@@ -117,7 +117,7 @@ def _engine(text: str, log: Log, needed: Sequence[Path] = ()) -> Any:
 
 @contextmanager
 def _heard(context: Any, log: Log) -> Generator[None]:
-    """Write down what MLIR says of a program: warnings and remarks too, which raise nothing."""
+    """Log MLIR's diagnostics for a program, including warnings and remarks, which raise nothing."""
 
     def hear(diagnostic: Any) -> bool:
         log.say(f"{diagnostic.severity} {diagnostic.location}: {diagnostic.message}")
@@ -131,7 +131,7 @@ def _heard(context: Any, log: Log) -> Generator[None]:
 
 
 def lowered_module(text: str, context: Any) -> Any:
-    """Return a program as a module of MLIR's LLVM dialect, in a context that is entered. Raises what MLIR raises."""
+    """Return a program as a module of MLIR's LLVM dialect, in an entered context. MLIR's exceptions pass through."""
     context.enable_multithreading(False)
     module = bindings("ir").Module.parse(f"module {{\n{text}\n}}")
     bindings("passmanager").PassManager.parse(PASSES).run(module.operation)
@@ -139,7 +139,7 @@ def lowered_module(text: str, context: Any) -> Any:
 
 
 def _unpacked(packed: Any) -> Callable[[Any], None]:
-    """The engine's entry takes an array of addresses of the arguments."""
+    """Return the engine's entry as a function of a frame: the entry takes an array of its arguments' addresses."""
 
     def run(frame: Any) -> None:
         address = ctypes.c_void_p(ctypes.addressof(frame))
@@ -172,13 +172,13 @@ def _linked(engine: Any, linker: str, folder: Path, log: Log, needed: Sequence[P
 
 
 def _said(error: Exception) -> str:
-    """Return what a linker had said before it was ended, and why it was."""
+    """Return a linker's output up to the error, and the error."""
     said = error.output if isinstance(error, subprocess.TimeoutExpired) else None
     return f"{said.decode(errors='replace') if isinstance(said, bytes) else said or ''}\n{error}"
 
 
 def _object_code(engine: Any) -> bytes:
-    """Return the object file, written into memory: on a full disk LLVM would end the process. Raises OSError."""
+    """Return the object file, written into memory: on a full disk LLVM would end the process. Raise OSError on failure."""
     with os.fdopen(os.memfd_create("disc"), "rb") as memory:
         engine.dump_to_object_file(f"/proc/self/fd/{memory.fileno()}")
         content = memory.read()
@@ -188,7 +188,7 @@ def _object_code(engine: Any) -> bytes:
 
 
 def loaded(content: bytes, path: Path, log: str = "") -> Code:
-    """Load a shared library, which may then be deleted. Raise CompileError."""
+    """Load a shared library, whose file may then be deleted. Raise CompileError if it cannot be loaded."""
     library = opened(path)
     run = function_of(library, ENTRY, path)
     run.restype = None
@@ -197,19 +197,19 @@ def loaded(content: bytes, path: Path, log: str = "") -> Code:
 
 
 def opened(path: Path) -> ctypes.CDLL:
-    """Map a shared library for as long as the result, or one of its functions, is held. Raise CompileError."""
+    """Map a shared library while the result or one of its functions is held. Raise CompileError if it cannot be loaded."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise CompileError(f"{path} cannot be loaded: {error}", backend=NAME) from error
-    # Python never unmaps one by itself. At the end of the process, threads may still be inside.
+    # Python never unmaps a library by itself. At exit it stays mapped: threads may still run its code.
     weakref.finalize(library, _ctypes.dlclose, library._handle).atexit = False
     return library
 
 
 def function_of(library: ctypes.CDLL, name: str, path: Path) -> Any:
-    """Return a function, which holds the library. Raise CompileError where there is none of this name."""
+    """Return a function, which holds the library. Raise CompileError if the library has none of this name."""
     try:
-        return library[name]  # as an attribute, the library would hold it in turn
+        return library[name]  # attribute access would cache it on the library: a reference cycle
     except AttributeError as error:
         raise CompileError(f"{path} cannot be loaded: {error}", backend=NAME) from error

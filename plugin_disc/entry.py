@@ -1,4 +1,4 @@
-"""The functions by which a compiled program is called from C, written in MLIR's text form.
+"""The C interface of a compiled program, written in MLIR's text form.
 
 ```c
 int64_t disc_call(void *const *inputs, const int64_t *sizes, void *const *outputs, void *workspace);
@@ -6,10 +6,10 @@ int64_t disc_workspace(void *const *inputs, const int64_t *sizes);
 void disc_shapes(void *const *inputs, const int64_t *sizes, int64_t *found);
 ```
 
-Inputs and outputs are packed and row-major; `sizes` are those of all inputs, one input after the other. `disc_call` gives
-0; 1 where an index was out of range, and outputs then hold anything; 2 where sizes are not those that were compiled. Its
-workspace has as many bytes as `disc_workspace` says, from an address that 64 divides. `disc_shapes` writes the sizes
-of all outputs. The functions may be called from several threads at once.
+Inputs and outputs are packed and row-major; `sizes` are those of all inputs, one input after the other. `disc_call`
+returns 0; 1 if an index was out of range, and the content of the outputs is then undefined; 2 if the sizes are not those
+that were compiled. Its workspace is 64-byte aligned and has as many bytes as `disc_workspace` returns. `disc_shapes`
+writes the sizes of all outputs. The functions may be called from several threads at once.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ DONE, OUT_OF_RANGE, WRONG_SIZES = 0, 1, 2
 
 @dataclass(frozen=True)
 class Face:
-    """What a program takes and gives, as far as callers have to know."""
+    """The inputs and outputs of a program, as far as callers have to know."""
 
     inputs: Sequence[tuple[Sequence[Size], str]]
     """Shape and dtype of each."""
     outputs: Sequence[tuple[Sequence[Size], str]]
     symbols: Mapping[Any, str]
-    """Size -> "zN", the N-th of all sizes of inputs, or "nN", what input N holds."""
+    """Size -> "zN", the N-th of all sizes of inputs, or "nN", the value of input N."""
 
 
 def entry_text(program: MachineProgram, face: Face, constants: Mapping[str, bytes]) -> str:
-    """Return the three functions, constants, and declarations of the functions of PyTorch's library that are called."""
+    """Return the text of the three functions, constants, and declarations of the called functions of PyTorch's library."""
     parts = [f"llvm.func @{name}()" for name in program.functions]
     parts += [_constant(name, data) for name, data in constants.items()]
     parts += [_call(program, face), _workspace(program, face), _shapes(face)]
@@ -72,11 +72,11 @@ def _call(program: MachineProgram, face: Face) -> str:
 
 
 def _wrong_sizes(body: _Body, face: Face) -> str:
-    """Compare every size of every input with what was compiled."""
+    """Write the comparison of every input size with the compiled one; return the name of "some size is wrong"."""
     is_wrong = body.put("arith.constant false")
     texts = [python_text(size, face.symbols) for shape, _ in face.inputs for size in shape]
     for place, text in enumerate(texts):
-        if text == f"z{place}":  # its own
+        if text == f"z{place}":  # the symbol of this very size
             continue
         values = f"{body.value(f'z{place}')}, {body.value(text)}"
         differs = body.put(f"arith.cmpi ne, {values} : i64")
@@ -106,7 +106,7 @@ _EXTREMES = {"max": "arith.maxsi", "min": "arith.minsi", "Max": "arith.maxsi", "
 
 
 class _Body:
-    """Lines of one function. Turns the Python texts of a frame's slots into arithmetic on i64."""
+    """The lines of one function. It turns the Python texts of a frame's slots into arithmetic on i64."""
 
     def __init__(self, face: Face) -> None:
         self.lines: list[str] = []
@@ -125,7 +125,7 @@ class _Body:
         return self.put(f"arith.constant {value} : i64")
 
     def value(self, text: str) -> str:
-        """Return what a Python text computes. Raises ValueError for what no slot holds."""
+        """Return the value of a Python expression. Raise ValueError if no slot holds such an expression."""
         return self._of(ast.parse(text, mode="eval").body)
 
     def _of(self, node: ast.expr) -> str:

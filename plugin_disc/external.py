@@ -1,7 +1,7 @@
-"""Calls BladeDISC's own compiler, `disc_compiler_main`, by its command line, and reads what it writes.
+"""Calls of BladeDISC's own compiler, `disc_compiler_main`, by its command line, and reading of its output files.
 
-What it writes needs BladeDISC's runtime library (RAL) to run, which no wheel ships and the hub does not drive. So the
-files show that the cluster compiles there, and are kept for people; calls run the machine code of DISC's own compiler.
+Those files need BladeDISC's runtime library (RAL) to run, which no wheel ships and the hub does not drive. So they only
+show that the cluster compiles there, and are kept for people; calls run the machine code of DISC's own compiler.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .settings import Settings
 
 PROGRAM = "disc_compiler_main"
 ELIDE = "--mlir-elide-elementsattrs-if-larger=8"
-"""Shortens what it logs, not what it compiles."""
+"""The flag that shortens constants in its log, not in the compiled program."""
 MULTI = "--multi-cc-support"
 CANNOT_RUN = "calls run DISC's own code: that compiler's needs BladeDISC's RAL library, which the hub does not drive"
 PROGRAM_FILE = "cluster.mhlo.mlir"
@@ -36,7 +36,7 @@ MAGIC = 0x1234567890ABCDEF
 _WORD = struct.Struct("<Q")
 _ELF = b"\x7fELF"
 _ELF_HEADER = struct.Struct("<40sQ10xHH2x")
-"""Of 64 bits: what else it says; where its table of sections is, the size of an entry there, their number."""
+"""The 64-bit ELF header: other fields; then the offset of the section table, the size of an entry, their number."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class Constant:
 
 @dataclass(frozen=True)
 class Foreign:
-    """What the external compiler made of a cluster."""
+    """The result of the external compiler for a cluster."""
 
     program: str
-    """The MHLO it was given."""
+    """The MHLO that was compiled."""
     library: bytes
     metadata: bytes
     constants: tuple[Constant, ...]
     log: str
 
     def dump(self, folder: Path) -> None:
-        """Write program, both files and the log."""
+        """Write the program, both files and the log."""
         (folder / PROGRAM_FILE).write_text(self.program)
         (folder / LIBRARY_FILE).write_bytes(self.library)
         (folder / METADATA_FILE).write_bytes(self.metadata)
@@ -68,7 +68,7 @@ class Foreign:
 
     @classmethod
     def read(cls, folder: Path) -> Foreign | None:
-        """Return what `dump` wrote; None where it wrote nothing. Raises OSError or ValueError for damaged files."""
+        """Return what `dump` wrote, None if it wrote nothing. Raise OSError or ValueError if the files are corrupt."""
         if not (folder / METADATA_FILE).is_file():
             return None
         metadata = (folder / METADATA_FILE).read_bytes()
@@ -82,10 +82,10 @@ class Foreign:
 
 
 def compile_program(text: str, settings: Settings) -> Foreign:
-    """Return what the compiler that the settings name makes of a program, with its files read and checked.
+    """Compile a program by the compiler that the settings name, and return its files, read and checked.
 
-    Raises CompileError for one that is missing, fails, hangs, or writes anything but two whole files, and where the disk is
-    full; the log is then kept, and nothing else.
+    Raise CompileError if the compiler is missing, fails, hangs, or writes anything but two complete files, or if the disk
+    is full. Only the log is kept then.
     """
     compiler = shutil.which(settings.compiler)
     if compiler is None:
@@ -108,7 +108,7 @@ def compile_program(text: str, settings: Settings) -> Foreign:
 
 
 def environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the compiler is run with."""
+    """Return the environment variables for the compiler."""
     found = {
         **environ,
         "TAO_MLIR_ENABLE_AMP": str(settings.enable_amp).lower(),
@@ -118,7 +118,7 @@ def environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str
 
 
 def constants_in(data: bytes) -> tuple[Constant, ...]:
-    """Return the constants in a `.so.pbtxt`, which is no protobuf. Raises ValueError, with the place, where it is damaged.
+    """Return the constants in a `.so.pbtxt`, which is not a protobuf. Raise ValueError, with the place, if it is corrupt.
 
     It holds a magic number; for each constant a bool (is it for the host?), a length and the key, a length and the data;
     and, last, the number of constants. Numbers are little-endian and have 64 bits.
@@ -143,7 +143,7 @@ def constants_in(data: bytes) -> tuple[Constant, ...]:
 
 
 def _counted(body: memoryview, place: int) -> tuple[bytes, int]:
-    """Return bytes with a length before them, and the place behind them."""
+    """Return length-prefixed bytes, and the position after them."""
     if place + _WORD.size > len(body):
         raise ValueError(f"it ends at byte {len(body)}, within a length")
     (size,) = _WORD.unpack_from(body, place)
@@ -158,7 +158,7 @@ def _flags(settings: Settings) -> list[str]:
 
 
 def _run(command: list[str], log: Path, settings: Settings) -> str:
-    """Run the compiler with everything it says in a file; gives what went wrong, "" for nothing. Raises OSError."""
+    """Run the compiler with all its output in a file; return its failure, "" if none. Raise OSError if it cannot be run."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -166,7 +166,7 @@ def _run(command: list[str], log: Path, settings: Settings) -> str:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment(settings, os.environ),
-        )  # in this process's own group, by which the hub ends a worker and all that it started
+        )  # in this process's group, which the hub kills to end a worker and all that it started
         try:
             status = process.wait(settings.compiler_timeout_s)
         except BaseException as error:
@@ -178,7 +178,7 @@ def _run(command: list[str], log: Path, settings: Settings) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program and what it has started, as far as the system lists that."""
+    """Kill a process and its descendants, as far as the system lists them."""
     for pid in (*_descendants(process.pid), process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -189,7 +189,7 @@ def _descendants(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = [int(word) for word in task.read_text().split()]
-        except OSError:  # it has ended
+        except OSError:  # the task has ended
             continue
         for child in children:
             yield from _descendants(child)
@@ -197,7 +197,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _read(text: str, library: Path, log: str) -> Foreign | str:
-    """Return both files, or what is wrong with them."""
+    """Return both files, or the problem with them."""
     metadata = library.with_name(f"{library.name}.pbtxt")
     for path in (library, metadata):
         if not path.is_file():
@@ -214,7 +214,7 @@ def _read(text: str, library: Path, log: str) -> Foreign | str:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Return False for an ELF file that ends before its table of sections, which linkers write last: the disk was full."""
+    """Return False if an ELF file ends before its section table, which linkers write last: the disk was full."""
     if len(content) < _ELF_HEADER.size:
         return False
     _, place, size, count = _ELF_HEADER.unpack_from(content)

@@ -1,8 +1,8 @@
-"""Memory that borders a page which may not be touched: a read or write outside ends the process instead of going unseen.
+"""Memory next to a guard page: an out-of-bounds read or write ends the process instead of going unnoticed.
 
-Under `DISC_GUARD_MEMORY=end` the last byte of every input, weight, output and workspace is the last one of a page, under
-`start` the first byte the first one. What was not written yet holds a pattern: NaN, or numbers far from any index. For
-tests (`make test-memory`), since every call copies its inputs and asks the kernel for memory.
+With `DISC_GUARD_MEMORY=end`, every input, weight, output and workspace ends at the end of a page; with `start`, it starts
+at the start of a page. Memory that was not written yet holds a pattern: NaN, or numbers far from any index. For tests
+(`make test-memory`), since every call copies its inputs and asks the kernel for memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VARIABLE = "DISC_GUARD_MEMORY"
 END, START = "end", "start"
 PAGE = mmap.PAGESIZE
 _NAN, _FAR = 0xFF, 0x7F
-"""Bytes of which all floats are NaN, and of which whole numbers are large."""
+"""Fill bytes: floats made of the first are NaN, integers made of the second are large."""
 _FAR_OF = (torch.int64, torch.int32, torch.int16, torch.int8, torch.bool)
 _ACCESSIBLE = (*_FAR_OF, torch.uint8, torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _PROT_NONE = 0
@@ -31,36 +31,36 @@ _PROT_NONE = 0
 
 @dataclass(frozen=True)
 class _Piece:
-    """One tensor's memory between two pages that may not be touched."""
+    """One tensor's memory between two guard pages."""
 
     pages: mmap.mmap
     start: int
-    """Offset of the tensor in them."""
+    """Offset of the tensor in the pages."""
     bytes_: int
     pattern: int
 
     def is_intact(self) -> bool:
-        """Return whether what lies in the tensor's pages around it still holds the pattern."""
+        """Return whether the bytes around the tensor, in its own pages, still hold the pattern."""
         around = self.pages[PAGE : self.start] + self.pages[self.start + self.bytes_ : len(self.pages) - PAGE]
         return around.count(self.pattern) == len(around)
 
 
 class Guard:
-    """Where tensors of calls are put. Calls may run in several threads at once."""
+    """An allocator of guarded memory for the tensors of calls. Calls may run in several threads at once."""
 
     def __init__(self, side: str) -> None:
-        """`side` is END or START."""
+        """Put the tensors at one `side` of their pages: END or START."""
         self._side = side
         self._calls = threading.local()
         self._nowhere = self._piece(0, _NAN)
 
     @property
     def nowhere(self) -> int:
-        """Address that stands in for that of empty tensors; nothing may be read or written there."""
+        """The address that replaces that of empty tensors; nothing may be read or written there."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self._nowhere.pages))
 
     def fresh(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor that holds a pattern."""
+        """Return a tensor filled with a pattern."""
         reach = _reach(shape, strides)
         piece = self._piece(reach * dtype.itemsize, _FAR if dtype in _FAR_OF else _NAN)
         self._pieces().append(piece)
@@ -70,11 +70,11 @@ class Guard:
         return flat.as_strided(tuple(shape), tuple(strides))
 
     def kept(self, _name: str, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, _: int) -> torch.Tensor:
-        """Return the same, in the place of what keeps memory for later calls."""
+        """Return the same; it replaces the allocator that keeps memory for later calls."""
         return self.fresh(shape, strides, dtype)
 
     def placed(self, value: Any) -> Any:
-        """Return a copy of a tensor with its own strides, in guarded memory; anything else as it is."""
+        """Return a copy of a CPU tensor in guarded memory, with the same strides; return anything else unchanged."""
         if not isinstance(value, torch.Tensor) or not value.is_cpu or value.is_neg() or value.dtype not in _ACCESSIBLE:
             return value
         copy = self.fresh(value.shape, value.stride(), value.dtype)
@@ -86,7 +86,7 @@ class Guard:
         return copy
 
     def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that calls another one with guarded inputs, and looks for writes next to any tensor."""
+        """Return a function that calls `run` with guarded inputs, and checks that nothing next to a tensor was written."""
 
         def guarded(*inputs: Any) -> Any:
             self._calls.pieces = []
@@ -98,7 +98,7 @@ class Guard:
         return guarded
 
     def _pieces(self) -> list[_Piece]:
-        """Return what this thread's call has been given so far; outside of calls nothing is looked at."""
+        """Return the memory that this thread's call has allocated so far; outside of calls nothing is checked."""
         return getattr(self._calls, "pieces", [])
 
     def _piece(self, bytes_: int, pattern: int) -> _Piece:
@@ -113,7 +113,7 @@ class Guard:
 
 
 def guard() -> Guard | None:
-    """Return what guards memory where the variable asks for it, else None."""
+    """Return the guard that the variable asks for; None if it is unset."""
     side = os.environ.get(VARIABLE, "")
     if side and side not in (END, START):
         raise ValueError(f"{VARIABLE} is {side!r}; {END} or {START} expected")
@@ -121,12 +121,12 @@ def guard() -> Guard | None:
 
 
 def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return over how many elements of memory a tensor reaches."""
+    """Return the number of elements of memory that a tensor spans."""
     return 0 if 0 in shape else 1 + sum(step * (size - 1) for size, step in zip(shape, strides, strict=True))
 
 
 def _places(shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
-    """Return where the elements of a tensor lie, from its first one on."""
+    """Return the offsets of a tensor's elements from its first one."""
     found = torch.zeros((), dtype=torch.int64)
     for size, step in zip(shape, strides, strict=True):
         found = found.unsqueeze(-1) + torch.arange(size if step else 1) * step

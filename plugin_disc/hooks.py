@@ -1,4 +1,4 @@
-"""Registers the backend. Imports nothing heavy."""
+"""Registration of the backend. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hub.plugin import BackendInfo, hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Register `disc`; its settings say how exact and by which compiler."""
+    """Register `disc`; its settings choose the precision and the compiler."""
     return (
         BackendInfo(
             name="disc",

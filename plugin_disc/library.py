@@ -1,4 +1,4 @@
-"""Loads what `disc-compile` wrote, and calls it with tensors."""
+"""Libraries that `disc-compile` wrote, loaded and called with tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .standalone import Signature, metadata_path
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 ALIGNMENT = 64
-"""Bytes that divide the workspace's address."""
+"""Alignment of the workspace in bytes."""
 
 
 class Library:
@@ -34,7 +34,7 @@ class Library:
         self._shapes.restype = None
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Run one call; gives new packed tensors. Raises InputRefused for inputs that it was not compiled for."""
+        """Run one call and return new packed tensors. Raise InputRefused if the program was not compiled for the inputs."""
         self._check(inputs)
         packed = [value.contiguous() for value in inputs]
         sizes = _words([size for value in packed for size in value.shape])
@@ -74,7 +74,7 @@ class Library:
 def load(path: Path) -> Library:
     """Load a library that `disc-compile` wrote; it holds machine code, so it has to be trusted.
 
-    Raises CompileError where a file is missing, the two do not belong together, or this processor cannot run it.
+    Raise CompileError if a file is missing, if the two do not belong together, or if this processor cannot run the code.
     """
     try:
         signature = Signature.read(metadata_path(path).read_bytes())
@@ -94,7 +94,7 @@ def _words(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
 
 
 def _pointers(values: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-    """Addresses; an empty tensor, which has none, gets that of something else."""
+    """Return the tensors' addresses; an empty tensor, which has none, gets another valid one."""
     return (ctypes.c_void_p * len(values))(*(value.data_ptr() or _SPARE.data_ptr() for value in values))
 
 

@@ -1,4 +1,4 @@
-"""Operators that users keep from DISC, or let through: by name, or by name and which one it is in the graph."""
+"""Operators that users deny to DISC or allow: by name, or by name and occurrence in the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENTRY = re.compile(r"(\w+)(?:\.|::)(\w+)(?:\.(\w+))?(?:@(\d+))?")
 
 
 def entries(value: Any) -> Any:
-    """Return entries from a list, or from text with commas. Raises ValueError for what names no operator."""
+    """Return the entries of a list, or of comma-separated text. Raise ValueError if an entry names no operator."""
     found = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
     for entry in found:
         if entry != EVERYTHING and not _ENTRY.fullmatch(entry):
@@ -23,7 +23,7 @@ def entries(value: Any) -> Any:
 
 
 def entry_for(node: fx.Node, listed: Sequence[str]) -> str:
-    """Return the first entry that a node fits, "" for none. Occurrences count from 0, in the order of the graph."""
+    """Return the first entry that matches a node, "" if none does. Occurrences count from 0, in the order of the graph."""
     return next((entry for entry in listed if _fits(node, entry)), "")
 
 
@@ -44,7 +44,7 @@ def _is_called(node: fx.Node, name: str) -> bool:
 
 
 def _place(node: fx.Node, name: str) -> int:
-    """Return how many nodes before this one have such a name."""
+    """Return the number of nodes before this one with such a name."""
     place = 0
     for other in node.graph.nodes:
         if other is node:

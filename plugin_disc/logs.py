@@ -1,4 +1,4 @@
-"""What compilers said: collected while they run, and after a failure kept where people can read it."""
+"""Logs of compilers: collected while they run, and kept in a readable file after a failure."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from pathlib import Path
 from hub.plugin import CompileError
 
 TAIL = 2000
-"""Characters of a log that a message repeats."""
+"""Number of a log's last characters that an error message quotes."""
 
 
 @dataclass
 class Log:
-    """What was said so far."""
+    """The lines logged so far."""
 
     lines: list[str] = field(default_factory=list)
 
     def say(self, text: str) -> None:
-        """Add lines; nothing for text of blanks."""
+        """Add the lines of a text; blank text adds none."""
         self.lines += text.rstrip().splitlines()
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """All lines as one text."""
         return "".join(f"{line}\n" for line in self.lines)
 
 
 @contextmanager
 def logged(folder: str = "") -> Generator[Log]:
-    """Return a log. A CompileError from within leaves with the log's end and the place where it is kept, in `folder`."""
+    """Yield a log. A CompileError from within gets the log's end, and the path in `folder` where the log is kept."""
     log = Log()
     try:
         yield log
@@ -44,7 +44,7 @@ def logged(folder: str = "") -> Generator[Log]:
 
 
 def where_kept(text: str, folder: str, prefix: str) -> str:
-    """Keep a log and say where, and how it ends. A full disk must not hide the failure that it is about: it is told."""
+    """Keep a log; return its path and its end. If it cannot be kept, return why: that must not hide the logged failure."""
     try:
         place = str(_kept(text, Path(folder or tempfile.gettempdir()), prefix))
     except OSError as error:
@@ -53,7 +53,7 @@ def where_kept(text: str, folder: str, prefix: str) -> str:
 
 
 def _kept(text: str, folder: Path, prefix: str) -> Path:
-    """Write a log that outlives this process, whole or not at all. Raises OSError."""
+    """Write a log that outlives this process, completely or not at all. Raise OSError if that fails."""
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=prefix, suffix=".log", dir=folder)
     try:

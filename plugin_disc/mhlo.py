@@ -1,7 +1,7 @@
-"""Prints a cluster as a program for BladeDISC's compiler: torch-mlir makes StableHLO, which is written as MHLO.
+"""A printer of clusters as programs for BladeDISC's compiler: torch-mlir makes StableHLO, which is written as MHLO.
 
-Written are MLIR's generic forms, with attributes as MHLO had them while BladeDISC was built (lists of numbers are dense
-tensors): the custom forms and properties of today's StableHLO are younger than the parsers there.
+The text is in MLIR's generic forms, with attributes as MHLO had them while BladeDISC was built (lists of numbers are dense
+tensors): BladeDISC's parsers are older than the custom forms and properties of today's StableHLO.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _LISTS = {"array<i64": "i64", "array<i1": "i1"}
 
 
 def program(cluster: Cluster) -> str:
-    """Return the text of a cluster: one function `main` of its inputs and then its weights. Raises CompileError."""
+    """Return the text of a cluster: one function `main` of its inputs and then its weights.
+
+    Raise CompileError if torch-mlir cannot make StableHLO of it.
+    """
     manager = bindings("passmanager").PassManager
     try:
         with bindings("ir").Context() as context:
@@ -41,7 +44,7 @@ def program(cluster: Cluster) -> str:
 
 
 def imported(cluster: Cluster, context: Any) -> Any:
-    """Return a cluster in the dialect torch, in an entered context: inputs, then weights. Raises what torch-mlir raises."""
+    """Return a cluster in the torch dialect, in an entered context: inputs, then weights. torch-mlir's exceptions pass."""
     table = bindings("extras.fx_decomp_util").get_decomposition_table()
     context.enable_multithreading(False)
     bindings("dialects.torch").register_dialect(context)
@@ -51,7 +54,7 @@ def imported(cluster: Cluster, context: Any) -> Any:
 
 
 class _Printer:
-    """Writes one function. Holds the names of its values."""
+    """A printer of one function, with the names of its values."""
 
     def __init__(self, blobs: Mapping[str, str]) -> None:
         self._blobs = blobs
@@ -72,7 +75,7 @@ class _Printer:
         return "\n".join(("module {", *lines, "}", "}", ""))
 
     def _arguments(self, arguments: Sequence[Any]) -> tuple[list[str], list[str]]:
-        """Return the declared arguments, and the lines that take plain numbers out of the tensors they come in."""
+        """Return the declared arguments, and the lines that extract plain numbers from the tensors that hold them."""
         declared: list[str] = []
         unpacked: list[str] = []
         for argument in arguments:
@@ -142,7 +145,7 @@ def _types(kinds: Sequence[Any]) -> str:
 
 
 def _entry(inputs: int, outputs: int) -> str:
-    """Return the attribute by which BladeDISC knows the entry and where its values are."""
+    """Return the attribute that marks the entry for BladeDISC and names the device of its values."""
     fields = {
         "inputs": ",".join(f"arg{place}" for place in range(inputs)),
         "outputs": ",".join(f"out{place}" for place in range(outputs)),

@@ -12,13 +12,13 @@ import torch
 PAGE = 2 << 20
 """Bytes of a large page on x86-64."""
 LARGE = 2 * PAGE
-"""Results from this size on ask for large pages. A copy of 67 MB into fresh memory then takes half the time
+"""Bytes from which on results ask for large pages. A copy of 67 MB into fresh memory then takes half the time
 (Linux 6.18 on a virtual EPYC 9004, 2026-11)."""
 _MADV_HUGEPAGE = 14
 
 
 def ask_for_large_pages(tensor: torch.Tensor) -> None:
-    """Ask the kernel to back the memory of a tensor by large pages where it is not in use yet; it is free to refuse."""
+    """Ask the kernel to back the untouched memory of a tensor by large pages; the kernel is free to refuse."""
     begin = -(-tensor.data_ptr() // PAGE) * PAGE
     end = (tensor.data_ptr() + tensor.nbytes) // PAGE * PAGE
     if end > begin:
@@ -27,7 +27,7 @@ def ask_for_large_pages(tensor: torch.Tensor) -> None:
 
 @cache
 def _advise() -> Callable[[int, int, int], int]:
-    """Return the C library's function; one that does nothing where the system has none."""
+    """Return the C library's `madvise`; a function that does nothing if the system has none."""
     if not sys.platform.startswith("linux"):
         return lambda _address, _length, _advice: 0
     function = ctypes.CDLL(None).madvise

@@ -1,6 +1,6 @@
-"""Recordings: a cluster with its weights in one file, its inputs in another, from which it is run again.
+"""Recordings for replay: a cluster with its weights in one file, its inputs in another.
 
-Both are pickles: whoever loads a recording runs what its author wrote there.
+Both are pickles: loading a recording runs the code that its author put there.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def write_inputs(folder: Path, inputs: Sequence[Any]) -> None:
 
 
 def read_cluster(folder: Path) -> Cluster:
-    """Return the cluster that was written. Raises RunError where there is none or it cannot be read."""
+    """Return the recorded cluster. Raise RunError if there is none or it cannot be read."""
     try:
         facts = pickle.loads((folder / CLUSTER_FILE).read_bytes())
         module = load_module(facts.pop("module"))
-        module.recompile()  # the pickle holds the graph alone
+        module.recompile()  # the pickle holds only the graph
         inputs = tuple(spec_of(node.meta["val"]) for node in module.graph.find_nodes(op="placeholder"))
         outputs: Any = tuple(spec_of(node.meta["val"]) for node in output_arguments(module))
         return Cluster(module=module, inputs=inputs, outputs=outputs, **facts)
@@ -57,7 +57,7 @@ def read_cluster(folder: Path) -> Cluster:
 
 
 def read_inputs(folder: Path) -> tuple[Any, ...] | None:
-    """Return the inputs that were recorded; None where no call was. Raises RunError for a file that cannot be read."""
+    """Return the recorded inputs; None if no call was recorded. Raise RunError if the file cannot be read."""
     if not (folder / INPUTS_FILE).is_file():
         return None
     try:
@@ -67,7 +67,7 @@ def read_inputs(folder: Path) -> tuple[Any, ...] | None:
 
 
 def made_up_inputs(cluster: Cluster) -> tuple[Any, ...]:
-    """Return inputs of a cluster's form, the same every time: normal floats, integers and bools of 0 and 1."""
+    """Return generated inputs for a cluster, the same every time: normal floats, integers and bools of 0 and 1."""
     generator = torch.Generator().manual_seed(0)
     return tuple(_made_up(spec, generator) for spec in cluster.inputs)
 
@@ -78,6 +78,6 @@ def _made_up(spec: Any, generator: torch.Generator) -> Any:
     shape, strides = tuple(map(hint, spec.shape)), tuple(map(hint, spec.stride))
     reach = 0 if 0 in shape else 1 + sum(step * (size - 1) for size, step in zip(shape, strides, strict=True))
     is_float = spec.dtype.is_floating_point
-    memory = torch.empty(reach, dtype=spec.dtype)  # filled as a whole: what was expanded cannot be written to
+    memory = torch.empty(reach, dtype=spec.dtype)  # filled as a whole: an expanded tensor cannot be written to
     filled = memory.normal_(generator=generator) if is_float else memory.random_(0, 2, generator=generator)
     return filled.as_strided(shape, strides)

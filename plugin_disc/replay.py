@@ -1,4 +1,4 @@
-"""Runs a recorded cluster again, beside eager."""
+"""Replay of a recorded cluster, compared with eager."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .runtime import CALL_FILE, DiscExecutable, build, restore
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of it."""
+    """The result of a replay."""
 
     lines: tuple[str, ...]
-    """For people: the cluster, where code and inputs are from, and each output's difference."""
+    """Lines for people: the cluster, the origin of code and inputs, and each output's difference."""
     problem: str
-    """How far an output is off where it is not as exact as it must be; "" where all are."""
+    """The error of an output that exceeds its tolerance; "" if none does."""
 
 
 def replay(folder: Path, *, is_compiled: bool) -> Replay:
     """Run the cluster in a debug folder: its saved machine code, or newly compiled code. The folder has to be trusted.
 
-    Raises RunError where nothing is recorded or the call fails, and CompileError.
+    Raise RunError if nothing is recorded or the call fails, and CompileError if the code cannot be compiled or loaded.
     """
     cluster = read_cluster(folder)
     is_saved = (folder / CALL_FILE).is_file() and not is_compiled
@@ -48,7 +48,7 @@ def _compared(cluster: Cluster, executable: DiscExecutable, inputs: tuple[Any, .
 
 
 def _line(name: str, output: torch.Tensor, wanted: torch.Tensor) -> str:
-    """Return how far one output is from eager's; NaN and infinities count where they are not eager's."""
+    """Return the difference of one output from eager's; NaN and infinities count unless eager has them too."""
     head = f"{name}  {str(output.dtype).removeprefix('torch.')}{list(output.shape)}"
     left, right = output.double(), wanted.double()
     is_same = (left == right) | (left.isnan() & right.isnan())

@@ -38,12 +38,12 @@ LIBRARY_FILE = "cluster.so"
 CALL_FILE = "call.json"
 LOG_FILE = "compile.log"
 KEPT_BYTES = 256 << 20
-"""What executables keep of memory where nothing else is said."""
+"""The default for the bytes of memory that executables keep."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What the binding has to know of a machine program."""
+    """The facts about a machine program that the binding needs."""
 
     slots: tuple[str, ...]
     workspace: str
@@ -56,9 +56,9 @@ class Origin:
 
     threads: int
     level: int
-    """Of fast mathematics."""
+    """The level of fast mathematics."""
     foreign: Foreign | None
-    """What another compiler made of the cluster."""
+    """The result of another compiler for the cluster; None if none was called."""
 
 
 class DiscExecutable(Executable):
@@ -93,7 +93,7 @@ class DiscExecutable(Executable):
         )
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call; new packed tensors, permuted where the cluster's specs say so."""
+        """Run one call; return new packed tensors, permuted if the cluster's specs ask for it."""
         try:
             return self._run(*inputs)
         except HubError:
@@ -102,7 +102,7 @@ class DiscExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Write the shared library and what its binding has to know, with the library's digest."""
+        """Write the shared library and the facts that its binding needs, with the library's digest."""
         if self._code.library is None:
             raise CompileError("there is no cc, so the code cannot be saved", backend=NAME, cluster=self._cluster.name)
         (folder / LIBRARY_FILE).write_bytes(self._code.library)
@@ -114,7 +114,7 @@ class DiscExecutable(Executable):
             self.origin.foreign.dump(folder)
 
     def dump(self, folder: Path) -> None:
-        """Write binding code, programs and machine code, and a recording, to which the next call adds its inputs."""
+        """Write the binding code, programs, machine code, and a recording, to which the next call adds its inputs."""
         (folder / "run.py").write_text(self.source)
         write_cluster(folder, self._cluster)
         self._record_into(folder)
@@ -128,7 +128,7 @@ class DiscExecutable(Executable):
         (folder / LOG_FILE).write_text("".join((self._code.log, *(f"{line}\n" for line in missing))))
 
     def _record_into(self, folder: Path) -> None:
-        """Have the next call, and no later one, write its inputs."""
+        """Make the next call, and no later one, write its inputs."""
         run = self._run
 
         def recording(*inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -151,10 +151,10 @@ def build(
     kept_bytes: int = KEPT_BYTES,
     log_dir: str = "",
 ) -> DiscExecutable:
-    """Lower and compile a cluster, at a level of fast mathematics. Raises CompileError, whose log is kept in `log_dir`.
+    """Lower and compile a cluster, at a level of fast mathematics.
 
-    `foreign` is what another compiler made of it, to be shown to people. `kept_bytes` of large results are kept for later
-    calls, by all executables together.
+    `foreign` is the result of another compiler for it, for people to read. All executables together keep `kept_bytes` of
+    large results for later calls. Raise CompileError if it does not compile; the log is kept in `log_dir`.
     """
     if not lanes():
         raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME, cluster=cluster.name)
@@ -165,13 +165,13 @@ def build(
 
 
 def _addresses(cluster: Cluster, lowered: Lowered) -> dict[str, str]:
-    """Return the Python text of each source's address, as the binding has it."""
+    """Return the Python text of each source's address in the binding."""
     inputs = {f"i{place}": f"a{place}.data_ptr()" for place in range(len(cluster.inputs))}
     return inputs | {name: f"{name}.data_ptr()" for name in lowered.weights}
 
 
 def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
-    """Return the machine program of a cluster. Raises CompileError."""
+    """Return the machine program of a cluster. Raise CompileError if it cannot be lowered."""
     try:
         lowered = lower(cluster, gapped=gapped_inputs(cluster))
         texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols_of(cluster))}
@@ -188,7 +188,7 @@ def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram
 
 
 def restore(folder: Path, cluster: Cluster, *, kept_bytes: int = KEPT_BYTES) -> DiscExecutable:
-    """Load saved files. Raises CompileError where one is missing, damaged or for another processor."""
+    """Load saved files. Raise CompileError if one is missing, corrupt or for another processor."""
     try:
         facts = json.loads((folder / CALL_FILE).read_text())
         content = (folder / LIBRARY_FILE).read_bytes()
@@ -208,12 +208,12 @@ def restore(folder: Path, cluster: Cluster, *, kept_bytes: int = KEPT_BYTES) -> 
 
 
 def machine_text(cluster: Cluster, threads: int, level: int) -> str:
-    """Return the text of a cluster's machine program. Raises CompileError."""
+    """Return the text of a cluster's machine program. Raise CompileError if it cannot be lowered."""
     return with_fast_math(written(cluster, CompileSettings(threads=threads))[0].text, level)
 
 
 def _write_assembly(folder: Path) -> None:
-    """Write the instructions of the library in a folder, and the loop among them that matters; or why that is not done."""
+    """Write the instructions of the library in a folder and its hot loop, or the reason why that failed."""
     try:
         found = instructions(folder / LIBRARY_FILE)
     except CompileError as error:

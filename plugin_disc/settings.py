@@ -1,4 +1,4 @@
-"""What the user sets of DISC, under the hub's names or TorchBlade's. Imports nothing heavy."""
+"""DISC's settings, under the hub's names or TorchBlade's. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _TRUTH = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false":
 
 
 class _FromVariable(str):
-    """Text of one of TorchBlade's variables, which a message has to name."""
+    """The text of one of TorchBlade's variables, with the variable's name for messages."""
 
     __slots__ = ("name",)
     name: str
 
 
 def _variable(name: str, default: bool | int) -> Callable[[], Any]:
-    """Return the default of a field: what the variable holds, else `default`."""
+    """Return the default of a field: the variable's value, else `default`."""
 
     def found() -> Any:
         if not os.environ.get(name):
@@ -68,60 +68,60 @@ def _switch(variable: str) -> Any:
 
 
 class Settings(BackendSettings):
-    """How clusters are to be compiled. What TorchBlade read from its own variables is read from there, too."""
+    """Options for compiling clusters. TorchBlade's own variables are read, too."""
 
     compiler: str = ""
-    """Path or name of BladeDISC's `disc_compiler_main`; every cluster then has to pass it. Empty calls our own alone."""
+    """Path or name of BladeDISC's `disc_compiler_main`, which then has to compile every cluster. Empty: only our own."""
     compiler_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
-    """Seconds after which that compiler counts as hanging."""
+    """Timeout of BladeDISC's compiler in seconds."""
     log_dir: str = ""
-    """Folder for the logs of compilations that failed; empty means the system's folder for temporary files."""
+    """Folder for the logs of failed compilations; empty means the system's folder for temporary files."""
     debug_log: Annotated[bool, BeforeValidator(_truth)] = _switch("TORCH_BLADE_DEBUG_LOG")
-    """Has that compiler log what it does."""
+    """Whether BladeDISC's compiler logs verbosely."""
     enable_amp: Annotated[bool, BeforeValidator(_truth)] = _switch("TAO_MLIR_ENABLE_AMP")
-    """Has BladeDISC's compiler use lower precision where it thinks fit. Our own cannot."""
+    """Whether BladeDISC's compiler may use lower precision where it sees fit. Our own cannot."""
     cpu_fast_math_level: Annotated[int, BeforeValidator(_level), Field(ge=0, le=4)] = Field(
         default_factory=_variable("DISC_CPU_FAST_MATH_LEVEL", default=0), validate_default=True
     )
-    """0: as IEEE and eager have it; 1: division by reciprocals; 2: and other orders of additions; 3: and no NaN or signed
-    zeros; 4: and whatever LLVM calls fast."""
+    """0: exact as in IEEE 754 and eager; 1: division by reciprocals; 2: also reassociated additions; 3: also no NaN and no
+    signed zeros; 4: also all else that LLVM calls fast."""
     compile_for_multi_cuda_targets: Annotated[bool, BeforeValidator(_truth)] = _switch(
         "DISC_COMPILE_FOR_MULTI_CUDA_TARGETS"
     )
-    """Has BladeDISC's compiler write code for several kinds of GPU. Our own has none for any."""
+    """Whether BladeDISC's compiler writes code for several kinds of GPU. Our own writes none for GPUs."""
 
     kept_mb: Annotated[int, Field(ge=0)] = 256
-    """Megabytes of large results that all executables together keep for their next calls, once nobody else has them: the
-    kernel need not clear fresh memory then. 0 keeps nothing."""
+    """Megabytes of large results that all executables together keep for their next calls, once nothing else refers to them:
+    the kernel then need not clear fresh memory. 0 keeps nothing."""
 
     compile_parallelism: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
         default_factory=_variable("COMPILE_PARALLELISM", default=0), validate_default=True, exclude=True
     )
-    """Clusters that are compiled at once; 0 leaves that to the hub's option `compile_workers`. No part of cache keys."""
+    """Number of clusters compiled at once; 0 means the hub's option `compile_workers`. Not part of cache keys."""
 
     deny: _Entries = ()
-    """Operators that DISC leaves to others: "aten.add", "aten.add.Tensor", with "@2" the third one of the graph, or "*"."""
+    """Operators that DISC refuses: "aten.add", "aten.add.Tensor", with "@2" the third one in the graph, or "*" for all."""
     allow: _Entries = ()
-    """Operators that it may have though `deny` says otherwise; with `deny` "*", these only."""
+    """Exceptions to `deny`; if `deny` is "*", these are the only operators that DISC may take."""
     customize_op_black_list: _Entries = ()
     """TorchBlade's name for `deny`; both count."""
     customize_op_white_list: _Entries = ()
-    """TorchBlade's name for `allow`; both count. What DISC has no rule for it does not take all the same."""
+    """TorchBlade's name for `allow`; both count. Operators without a rule in DISC stay refused."""
 
     @property
     def compile_workers(self) -> int | None:
-        """What TorchBlade's variable says, where it says anything."""
+        """The number of compile workers in TorchBlade's variable; None if it is unset or 0."""
         return self.compile_parallelism or None
 
     def denial(self, node: fx.Node) -> str:
-        """Return why the user keeps a node from DISC; "" where it may have it."""
+        """Return the setting that denies a node to DISC, as a reason; "" if the node is allowed."""
         entry = entry_for(node, (*self.deny, *self.customize_op_black_list))
         if not entry or entry_for(node, (*self.allow, *self.customize_op_white_list)):
             return ""
         return f"kept from disc by {entry!r} in its setting 'deny'"
 
     def refusal(self) -> str:
-        """Return which setting our own compiler cannot honour and why; "" where it honours all."""
+        """Return which setting our own compiler cannot honour, and why; "" if it honours all."""
         if self.compiler:
             return ""
         if self.enable_amp:

@@ -1,31 +1,31 @@
-"""What a call works out of its symbolic sizes, once for each combination of them."""
+"""Values that a call computes from its symbolic sizes, once for each combination of sizes."""
 
 from __future__ import annotations
 
 MOST = 256
-"""Combinations about which everything is remembered."""
+"""Number of combinations whose values are remembered."""
 
 
 class Sized:
-    """What depends on nothing but symbolic sizes: expressions, and the names under which a call knows their values."""
+    """Expressions that depend only on symbolic sizes, and the names of their values in a call."""
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self.symbols = symbols
         self.texts: dict[str, str] = {}
 
     def name(self, text: str) -> str:
-        """Return what a call writes for an expression over sizes: a name, or a constant as it is."""
+        """Return the text that stands for an expression over sizes in a call: a name, or a constant itself."""
         if not _names_in(text) & {*self.symbols}:
             return text
         return text if text in self.symbols else self.texts.setdefault(text, f"n{len(self.texts)}")
 
     def covers(self, text: str) -> bool:
-        """Return True for an expression over sizes alone."""
+        """Return True if an expression depends only on sizes."""
         names = _names_in(text)
         return bool(names & {*self.symbols}) and names <= {*self.symbols, "int", "max", "min"}
 
     def look_up(self) -> list[str]:
-        """Lines of a call that make all names known, symbols read before."""
+        """Return the lines of a call that assign all names, after it has read the symbols."""
         if not self.texts:
             return []
         return [
@@ -35,11 +35,11 @@ class Sized:
         ]
 
     def taken(self) -> str:
-        """The line of a call that takes symbols and names from what is known of a combination."""
+        """Return the line of a call that unpacks symbols and names from the known values of a combination."""
         return f"{', '.join((*self.symbols, *self.texts.values()))}, = known"
 
     def definition(self) -> str:
-        """The function that works out what was not known."""
+        """Return the text of the function that computes the values of a new combination."""
         if not self.texts:
             return ""
         lines = [

@@ -1,7 +1,7 @@
 """A cluster in torch-mlir's dialects, for people: torch, StableHLO, linalg after fusion, and MHLO.
 
-DISC compiles none of these; they show the cluster as other compilers on MLIR would get it. torch-mlir ends its process over
-some programs, and no debug folder is worth the user's: it runs in one of its own.
+DISC compiles none of these; they show the cluster as other MLIR compilers would receive it. torch-mlir aborts its process
+on some programs. A debug folder must not cost the user's process, so torch-mlir runs in one of its own.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TO_LINALG = (
     "canonicalize,cse)"
 )
 STAGE_S = 120.0
-"""Seconds that one stage may take, with the start of the process."""
+"""Timeout of one stage in seconds, including the start of the process."""
 IDLE_S = 20.0
-"""Seconds for which the process is kept for the next folder: starting it takes some."""
+"""Seconds for which the idle process is kept for the next folder, because starting it takes seconds."""
 
 
 def _passed(cluster: Cluster, *pipelines: str) -> str:
-    """Return the text of a cluster after some pipelines. Raises CompileError."""
+    """Return the text of a cluster after some pipelines. Raise CompileError if torch-mlir cannot express it."""
     manager = bindings("passmanager").PassManager
     try:
         with bindings("ir").Context() as context:
@@ -68,9 +68,9 @@ def file_of(stage: str) -> str:
 
 
 def write_stages(folder: Path) -> list[str]:
-    """Write the stages of the cluster that is recorded in a folder, but those that are there; says which are missing."""
+    """Write the missing stages of the cluster recorded in a folder; return a message for each one not written."""
     missing: list[str] = []
-    is_hopeless = False  # one that takes too long is enough to wait for
+    is_hopeless = False  # after one timeout, do not wait for the others
     for stage in STAGES:
         if (folder / file_of(stage)).exists():
             continue
@@ -87,7 +87,7 @@ def _reason_of(error: Exception | None) -> str:
 
 
 class Process:
-    """Where torch-mlir runs. Started when first needed, and again after it died."""
+    """The process in which torch-mlir runs. It starts when first needed, and again after it died."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -97,7 +97,7 @@ class Process:
         self._owner = os.getpid()
 
     def write(self, folder: Path, stage: str) -> Exception | None:
-        """Write one file; return the error if that failed, None if not."""
+        """Write one file; return the error, None if there was none."""
         with self._lock:
             try:
                 facts: dict[str, Any] = {"folder": str(folder.absolute()), "stage": stage, "idle_s": IDLE_S}
@@ -107,7 +107,7 @@ class Process:
         return None
 
     def _living(self) -> Worker:
-        """Return the process. Raises WorkerError or OSError where none can be started."""
+        """Return the running process. Raise WorkerError or OSError if none can be started."""
         if self._worker is None or not self._worker.is_alive:
             self.close()
             self._folder = tempfile.TemporaryDirectory(prefix="disc-stages-")
@@ -115,7 +115,7 @@ class Process:
         return self._worker
 
     def close(self) -> None:
-        """End the process. In a fork of the one that started it it does nothing."""
+        """End the process. In a fork of the process that started it, do nothing."""
         if os.getpid() != self._owner:
             return
         if self._worker is not None:
@@ -130,7 +130,7 @@ atexit.register(_PROCESS.close)
 
 
 def write(folder: str, stage: str) -> None:
-    """What the process is asked: writes one stage of a recorded cluster, whole or not at all. Raises HubError."""
+    """Write one stage of a recorded cluster completely, or not at all; runs in the process. Raise HubError if it fails."""
     path = Path(folder) / file_of(stage)
     text = STAGES[stage](read_cluster(Path(folder)))
     try:

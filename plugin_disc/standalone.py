@@ -1,4 +1,4 @@
-"""`disc-compile`: DISC's compiler as a program of its own, with the command line of BladeDISC's `disc_compiler_main`."""
+"""`disc-compile`: DISC's compiler as a standalone program, with the command line of BladeDISC's `disc_compiler_main`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .loops.program import machine_program
 from .settings import Settings
 
 KEY = "disc_program"
-"""Under which `out.so.pbtxt` says what the library takes and gives."""
+"""The key of the library's signature in `out.so.pbtxt`."""
 MULTI_REFUSED = (
     "--multi-cc-support: DISC's own compiler writes code for this processor only; run it once on each kind of machine"
 )
@@ -37,21 +37,21 @@ MULTI_REFUSED = (
 
 @dataclass(frozen=True)
 class Signature:
-    """What a compiled library takes and gives, for callers."""
+    """The inputs and outputs of a compiled library, and how it was compiled, for callers."""
 
     inputs: tuple[tuple[tuple[int | None, ...], str], ...]
-    """Sizes, None where any will do, and dtype of each."""
+    """The sizes, None for those that are dynamic, and the dtype of each."""
     outputs: tuple[tuple[tuple[int | None, ...], str], ...]
     lanes: int
-    """Float32 of one vector register; a machine with fewer cannot run the code."""
+    """The number of float32 in one vector register; a machine with fewer cannot run the code."""
     threads: int
     fast_math_level: int
     enable_amp: bool
     digest: str
-    """SHA-256 of the library."""
+    """The SHA-256 of the library."""
 
     def described(self) -> str:
-        """Return what it takes and gives, for people."""
+        """Return the types of inputs and outputs, for people."""
         sides = (", ".join(_typed(*each) for each in side) for side in (self.inputs, self.outputs))
         return " -> ".join(sides)
 
@@ -63,7 +63,7 @@ class Signature:
 
     @classmethod
     def read(cls, data: bytes) -> Signature:
-        """Read what `written` gave. Raises ValueError."""
+        """Return the signature that `written` encoded. Raise ValueError if there is none."""
         facts: dict[str, Any] = next(
             (json.loads(each.data) for each in constants_in(data) if each.key == KEY), dict[str, Any]()
         )
@@ -90,10 +90,10 @@ class Built:
 
 
 def compile_file(source: Path, library: Path, settings: Settings, *, threads: int) -> Signature:
-    """Compile a program in StableHLO or MHLO, and write the library and what describes it: both files or none.
+    """Compile a program in StableHLO or MHLO, and write the library and its description: both files or none.
 
-    Raises CompileError for a program that does not parse, an operation that is not compiled, a missing or failing `cc`, and
-    a disk on which there is no room.
+    Raise CompileError if the program does not parse, if an operation is unsupported, if `cc` is missing or fails, or if the
+    disk is full.
     """
     try:
         text = source.read_text()
@@ -109,7 +109,7 @@ def compile_file(source: Path, library: Path, settings: Settings, *, threads: in
 
 
 def compile_program_text(text: str, settings: Settings, *, threads: int) -> Built:
-    """Compile a program in StableHLO or MHLO. Raises CompileError."""
+    """Compile a program in StableHLO or MHLO. Raise CompileError if it does not compile."""
     if not lanes():
         raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME)
     program = read(text, enable_amp=settings.enable_amp)
@@ -158,12 +158,12 @@ def _shown(shape: Sequence[Size]) -> tuple[int | None, ...]:
 
 
 def metadata_path(library: Path) -> Path:
-    """Return where the description of a library lies."""
+    """Return the path of a library's description."""
     return library.with_name(f"{library.name}.pbtxt")
 
 
 def _write_both(library: Path, built: Built) -> None:
-    """Put both files in place, whole, or leave neither. Raises CompileError."""
+    """Write both files completely, or neither. Raise CompileError if they cannot be written."""
     metadata = metadata_path(library)
     try:
         with contextlib.ExitStack() as stack:
@@ -183,7 +183,7 @@ def _write_both(library: Path, built: Built) -> None:
 
 
 def _draft(path: Path, content: bytes, stack: contextlib.ExitStack) -> Path:
-    """Write a file beside its place, under a name that is deleted unless it is moved there. Raises OSError."""
+    """Write a file next to its final path, under a name that is deleted unless renamed. Raise OSError if that fails."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     draft = Path(name)
     stack.callback(draft.unlink, missing_ok=True)

@@ -1,4 +1,4 @@
-"""Operators that DISC takes: those with a rule, on the CPU. Imports no torch."""
+"""Operators that DISC supports: those with a rule, on the CPU. Imports no torch."""
 
 from __future__ import annotations
 

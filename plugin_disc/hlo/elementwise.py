@@ -15,12 +15,12 @@ Function = Callable[..., Tensor]
 
 
 def computing(source: Tensor) -> Tensor:
-    """Return halves as float32, and everything else as it is."""
+    """Return half-precision floats as float32, and everything else unchanged."""
     return cast(source, "f32") if source.dtype in HALVES else source
 
 
 def _aligned(op: Op) -> list[Tensor]:
-    """Return the operands, whose sizes have to be equal, apart from single numbers."""
+    """Return the operands, whose sizes have to be equal, except for scalars."""
     found = op.tensors()
     shapes = [tensor.shape for tensor in found if tensor.shape]
     for shape in shapes[1:]:
@@ -30,7 +30,7 @@ def _aligned(op: Op) -> list[Tensor]:
 
 
 def _rule(function: Function) -> Rule:
-    """A function of all operands, halves computed as float32."""
+    """Return the rule for a function of all operands; half-precision floats are computed as float32."""
 
     def rule(op: Op) -> Tensor:
         return cast(function(*map(computing, _aligned(op))), op.kind)
@@ -39,7 +39,7 @@ def _rule(function: Function) -> Rule:
 
 
 def _floating(function: Function) -> Rule:
-    """The same, for floats only."""
+    """Return the same, for floats only."""
     inner = _rule(function)
 
     def rule(op: Op) -> Tensor:
@@ -63,7 +63,7 @@ def _negated(source: Tensor) -> Tensor:
 
 
 def _sign(source: Tensor) -> Tensor:
-    """-1, 0 or 1; zeros and NaN as they are."""
+    """Return -1, 0 or 1; zeros and NaN unchanged."""
     if source.dtype not in FLOATS:
         return functions.sign(source)
     is_kept = pointwise("or", eq(source, number(0.0, source)), ne(source, source))
@@ -71,14 +71,14 @@ def _sign(source: Tensor) -> Tensor:
 
 
 def _from_zero(source: Tensor) -> Tensor:
-    """The nearest integer, halves away from zero."""
+    """Return the nearest integer, ties away from zero."""
     whole = pointwise("trunc", source)
     is_far = ge(pointwise("abs", sub(source, whole)), number(0.5, source))
     return select(is_far, add(whole, pointwise("copysign", number(1.0, source), source)), whole)
 
 
 def divided(left: Tensor, right: Tensor) -> Tensor:
-    """Return the quotient; of integers that towards zero, and -1 by zero."""
+    """Return the quotient; for integers it is truncated towards zero, and -1 if the divisor is 0."""
     if left.dtype in FLOATS:
         return pointwise("div", left, right)
     ones = number(-1 if left.dtype != "u8" else 255, left)
@@ -86,7 +86,7 @@ def divided(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _remainder(left: Tensor, right: Tensor) -> Tensor:
-    """What division towards zero leaves; of integers everything by zero."""
+    """Return the remainder of a division towards zero; for integers the dividend if the divisor is 0."""
     if left.dtype in FLOATS:
         return pointwise("fmod", left, right)
     return select(eq(right, number(0, left)), left, pointwise("irem", left, right))
@@ -123,7 +123,7 @@ def _clamped(low: Tensor, source: Tensor, high: Tensor) -> Tensor:
 
 
 def _shifted(function: str, *, keeps_sign: bool = False) -> Rule:
-    """A shift; by as many bits as there are, or more, nothing is left but the sign."""
+    """Return the rule for a shift; a shift by all bits or more leaves only the sign, or 0 if it is not kept."""
 
     def rule(op: Op) -> Tensor:
         source, by = _aligned(op)

@@ -14,7 +14,7 @@ from .values import Op, Rule, Sizes, Value, same_size
 
 
 def _known(op: Op) -> tuple[Size, ...]:
-    """Return the result's sizes. Raises CompileError where one is left open."""
+    """Return the result's sizes. Raise CompileError if one is dynamic."""
     if any(size is None for size in op.sizes):
         raise op.refused("a result of open size, which only the dynamic form of it gives")
     return tuple(size for size in op.sizes if size is not None)
@@ -29,7 +29,7 @@ def _reshaped(op: Op) -> Value:
 
 
 def _checked(op: Op, source: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Return a tensor under another shape, of which at most one size may follow from the number of elements."""
+    """Return a reshaped tensor; the number of elements may determine at most one size of the new shape."""
     old, new = product(source.shape), product(shape)
     if isinstance(old, int) and isinstance(new, int) and old != new:
         raise op.refused(f"{list(source.shape)} to {list(shape)}")
@@ -41,7 +41,7 @@ def _dynamic_reshape(op: Op) -> Tensor:
 
 
 def _spread(op: Op, shape: Sequence[Size]) -> Tensor:
-    """Each dim of the operand becomes a named one of the result; those of size 1 are repeated."""
+    """Map each dim of the operand to a given one of the result; repeat dims of size 1."""
     source = op.tensor(0)
     dims = op.integers("broadcast_dimensions")
     index: list[Affine] = []
@@ -127,7 +127,7 @@ def _numbered(op: Op) -> Tensor:
 
 
 def _gathered(op: Op) -> Tensor:
-    """Slice at places that a tensor gives; as StableHLO has it, those that would reach out are moved inside."""
+    """Return slices at the indices in a tensor; as in StableHLO, slices that would be out of bounds are moved inside."""
     numbers = bindings("_mlir_libs._stablehlo").GatherDimensionNumbers(op.attribute("dimension_numbers"))
     if list(numbers.operand_batching_dims):
         raise op.refused("batching dims")

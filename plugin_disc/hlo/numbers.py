@@ -1,4 +1,4 @@
-"""Operations on sizes and shapes: what the dialects shape, tensor and arith do before anything is computed."""
+"""Operations on sizes and shapes: those of the dialects shape, tensor and arith, done before anything is computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hub.toolkit.sizes import Size, plus, product, settled, times
 from .values import Op, Rule, Sizes, Value, constant_values, same_size
 
 SMALL = 32
-"""Integers of a constant that may be a shape."""
+"""Maximum number of integers in a constant that may be a shape."""
 
 
 def _constant(op: Op) -> Value:
@@ -63,7 +63,7 @@ def _extract(op: Op) -> Value:
 
 
 def _broadcast(op: Op) -> Value:
-    """Sizes of two shapes that are broadcast together; of two open ones, which then have to be equal."""
+    """Return the sizes of shapes broadcast together; two dynamic sizes then have to be equal."""
     shapes = [op.shape(place) for place in range(len(op.operands))]
     rank = max(len(shape) for shape in shapes)
     result: list[Size] = [1] * rank
@@ -88,7 +88,7 @@ def _same(op: Op) -> Value:
 
 
 def _two(function: Callable[[Size, Size], Size], name: str) -> Rule:
-    """Arithmetic on sizes; on tensors without dims, element by element."""
+    """Return the rule for arithmetic on sizes; on tensors it is elementwise."""
 
     def rule(op: Op) -> Value:
         if all(isinstance(each, Sizes) for each in op.operands):
@@ -127,14 +127,14 @@ _PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge
 
 
 def _compared(op: Op) -> Value:
-    """A comparison, which may hold for some sizes only."""
+    """Return a comparison, which may be true for some sizes only."""
     predicate = _PREDICATES[int(op.attribute("predicate"))]
     (one,), (other,) = op.shape(0), op.shape(1)
     return Sizes((_RELATIONS[predicate[-2:]](one, other),), (), "i1")
 
 
 def _chosen(op: Op) -> Value:
-    """One of two sizes, where it is known which, or where that makes no difference."""
+    """Return one of two sizes, if the condition is known or makes no difference."""
     (condition,) = op.shape(0)
     (yes,), (no,) = op.shape(1), op.shape(2)
     if condition in (True, False):

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions: by PyTorch's BLAS, those of integers in loops."""
+"""Matrix products and convolutions: floats by PyTorch's BLAS, integers in loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from .windows import pairs_of
 
 
 def _product(op: Op) -> Tensor:
-    """Batch dims in front, contracted ones joined; as StableHLO has it, what is left of both follows in order."""
+    """Return a product, with batch dims in front and contracted dims merged into one.
+
+    As in StableHLO, the remaining dims of both operands follow in order.
+    """
     numbers = bindings("_mlir_libs._stablehlo").DotDimensionNumbers(op.attribute("dot_dimension_numbers"))
     left, right = map(computing, op.tensors())
     batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
@@ -62,7 +65,7 @@ def _multiplied(op: Op, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _in_loops(left: Tensor, right: Tensor) -> Tensor:
-    """Products of integers, which no BLAS has."""
+    """Return a product of integers, which BLAS lacks."""
     *lead, rows, depth = left.shape
     columns = right.shape[-1]
     turned = permuted(right, [*range(len(lead)), len(lead) + 1, len(lead)])

@@ -1,4 +1,4 @@
-"""Reads the function of a program into tensors; sizes left open that have to be equal become one."""
+"""A reader of a program's function into tensors; dynamic sizes that have to be equal become one symbol."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RULES: Mapping[str, Rule] = {
 """Name of an operation -> rule."""
 RETURNS = ("func.return", "return", "shape.assuming_yield", "stablehlo.return")
 MOST_EQUALITIES = 1000
-"""Sizes that are found equal before that counts as a fault of the reader."""
+"""Maximum number of equalities found between sizes; more count as a fault of the reader."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +52,25 @@ class Argument:
 
 @dataclass(frozen=True)
 class HloProgram:
-    """A program as tensors."""
+    """A program as a graph of tensors."""
 
     inputs: tuple[Argument, ...]
     outputs: tuple[Tensor, ...]
     symbols: Mapping[Any, str]
-    """Each size that is known at the call only -> "zN", the N-th of all sizes of inputs, or "nN", what input N holds."""
+    """Each size known only at the call -> "zN", the N-th of all sizes of inputs, or "nN", the value of input N."""
     constants: Mapping[str, bytes]
 
 
 def read(text: str, *, enable_amp: bool = False) -> HloProgram:
-    """Return the program that a text holds.
+    """Return the program in a text.
 
-    Two open sizes that an operation needs to be equal are one from the beginning; calls are checked for it. With
-    `enable_amp`, matrix products take their factors as bfloat16. Raises CompileError, which names the line.
+    Two dynamic sizes that an operation needs to be equal are one symbol from the start; calls check that they are equal.
+    With `enable_amp`, matrix products take their factors as bfloat16. Raise CompileError, which names the line, if the
+    program does not parse or an operation is unsupported.
     """
     ir = bindings("ir")
     with ir.Context() as context, ir.Location.unknown():
-        module = parsed(text, context)  # held, or its operations are gone
+        module = parsed(text, context)  # kept alive: it owns the operations
         function = _entry(module)
         equal: dict[Any, Size] = {}
         for _ in range(MOST_EQUALITIES):
@@ -104,7 +105,7 @@ def _unite(error: UnequalSizesError, equal: dict[Any, Size]) -> None:
 
 
 class _Reader:
-    """Reads one function once. Holds its values."""
+    """A single pass over one function, with the values it has read."""
 
     def __init__(self, function: Any, equal: Mapping[Any, Size], *, enable_amp: bool) -> None:
         self._block = function.regions[0].blocks[0]
@@ -114,7 +115,7 @@ class _Reader:
         self._given = Given()
         self._symbols: dict[Any, str] = {}
         self._count = 0
-        """Sizes of inputs so far."""
+        """The number of input sizes so far."""
 
     def program(self) -> HloProgram:
         inputs = tuple(self._argument(place, value) for place, value in enumerate(self._block.arguments))
@@ -137,7 +138,7 @@ class _Reader:
         return Argument(shape, kind)
 
     def _size(self, place: int, dim: int, size: int | None) -> Size:
-        """Return a size of an input: as declared, or a symbol."""
+        """Return a size of an input: the declared one, or a symbol if it is dynamic."""
         at = self._count
         self._count += 1
         if size is not None:
@@ -145,7 +146,7 @@ class _Reader:
         return self._known(sympy.Symbol(f"d{place}_{dim}", integer=True, nonnegative=True), f"z{at}")
 
     def _number(self, place: int) -> Size:
-        """Return what an input holds that is one integer, which may be a size."""
+        """Return the value of an input that is a single integer, which may serve as a size."""
         return self._known(sympy.Symbol(f"n{place}", integer=True), f"n{place}")
 
     def _known(self, symbol: Any, text: str) -> Size:
@@ -158,14 +159,14 @@ class _Reader:
         return found
 
     def _run(self, block: Any) -> tuple[Value, ...]:
-        """Return what a block returns."""
+        """Read the operations of a block and return its results."""
         for each in block.operations:
             operation = each.operation
             operands = tuple(self._operand(value) for value in operation.operands)
             if operation.name in RETURNS:
                 return operands
             op = Op(operation, operands, self._given, self._enable_amp)
-            if operation.name == "shape.assuming":  # what it takes for granted is checked by the call
+            if operation.name == "shape.assuming":  # the call checks the assumption
                 results = self._run(operation.regions[0].blocks[0])
             elif operation.name.startswith("shape.cstr_"):
                 results = (Sizes((1,), (), "i1"),)
@@ -192,7 +193,7 @@ class _Reader:
 
 
 def _as_declared(value: Value, type_: Any) -> Value:
-    """Check a result against its declared type, by which open sizes may become known."""
+    """Check a result against its declared type, which may determine dynamic sizes."""
     if not str(type_).startswith("tensor<"):
         return value
     sizes, _ = shape_and_kind(type_)

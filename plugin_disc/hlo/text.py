@@ -1,4 +1,4 @@
-"""From text to a module of MLIR: names of MHLO become StableHLO's, and messages name the line."""
+"""Parsing of text to an MLIR module: MHLO's names become StableHLO's, and messages name the line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACE = re.compile(r"\"-\":(\d+):(\d+): ")
 def as_stablehlo(text: str) -> str:
     """Return a program with MHLO's names and forms replaced by StableHLO's, line by line; StableHLO stays as it is.
 
-    CHLO's short forms become generic ones, which need no dialect.
+    CHLO's custom forms become generic ones, which need no dialect.
     """
     found = re.sub(r"([\"#\s(])mhlo(?=[.<])", r"\1stablehlo", inlined(text))
     return _CUSTOM_CHLO.sub(_generic, _LIST.sub(_as_array, found))
@@ -28,7 +28,7 @@ def as_stablehlo(text: str) -> str:
 
 def _as_array(found: re.Match[str]) -> str:
     name, bracket, numbers, count, kind = found.groups()
-    if name == "value":  # a constant's
+    if name == "value":  # the attribute of a constant
         return found[0]
     listed = numbers if bracket or not numbers else ", ".join([numbers] * int(count))
     return f"{name} = array<{kind}{f': {listed}' if listed else ''}>"
@@ -40,7 +40,7 @@ def _generic(found: re.Match[str]) -> str:
 
 
 def parsed(text: str, context: Any) -> Any:
-    """Return a verified module in a context that is entered. Raises CompileError, which names the line."""
+    """Return a verified module in an entered context. Raise CompileError, which names the line, if it does not parse."""
     context.enable_multithreading(False)
     context.allow_unregistered_dialects = True  # the attribute of the dialect `tf`, and CHLO
     bindings("_mlir_libs._stablehlo").register_dialect(context)

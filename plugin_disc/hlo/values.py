@@ -1,4 +1,4 @@
-"""What an operation's operands are: tensors, or sizes and shapes that are known before a call's loops run."""
+"""The operands of operations: tensors, or sizes and shapes that are known before a call's loops run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class UnequalSizesError(Exception):
-    """Two sizes have to be equal, and are not yet known to be."""
+    """An error for two sizes that have to be equal and are not yet known to be."""
 
     def __init__(self, one: Size, other: Size) -> None:
         super().__init__(f"{one} and {other}")
@@ -51,9 +51,9 @@ class Sizes:
 
     values: tuple[Size, ...]
     shape: tuple[Size, ...]
-    """() for one number, (n,) for a list."""
+    """The shape: () for one number, (n,) for a list."""
     kind: str = "i64"
-    """The dtype they have where they are read as a tensor."""
+    """The dtype of the integers when they are read as a tensor."""
 
 
 Value = Tensor | Sizes
@@ -61,15 +61,15 @@ Value = Tensor | Sizes
 
 @dataclass
 class Given:
-    """What a program has besides its operations."""
+    """The constants and integer inputs of a program."""
 
     data: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    """Bytes of constants that lie in the library, by name."""
+    """The bytes of the constants stored in the library, by name."""
     held: dict[Tensor, Size] = field(default_factory=dict[Tensor, Size])
-    """Inputs that are one integer each, by which sizes may be given."""
+    """The inputs that are one integer each, which may serve as sizes."""
 
     def tensor(self, values: torch.Tensor) -> Tensor:
-        """Return a tensor that holds some values; one number everywhere takes no memory."""
+        """Return a tensor of constant values; a uniform one takes no memory."""
         kind, shape = DTYPES[values.dtype], tuple(values.shape)
         if values.numel() and bool((values == values.reshape(-1)[0]).all()):
             return fill(values.reshape(-1)[0].item(), kind, shape)
@@ -79,7 +79,7 @@ class Given:
 
 
 def shape_and_kind(type_: Any) -> tuple[tuple[int | None, ...], str]:
-    """Return the sizes, None where they are left open, and the dtype of a type. Raises CompileError for others."""
+    """Return the sizes of a type, None for dynamic ones, and its dtype. Raise CompileError if the dtype is unsupported."""
     text = str(type_)
     if not text.startswith("tensor<"):
         return (), _kind_of(text)
@@ -110,14 +110,14 @@ def _number(size: Size, kind: str) -> Tensor:
 
 
 def same_size(one: Size, other: Size) -> Size:
-    """Return a size under which two are known to be one. Raises UnequalSizesError."""
+    """Return the size that two are known to equal. Raise UnequalSizesError if they are not known to be equal."""
     if one != other:
         raise UnequalSizesError(one, other)
     return one
 
 
 def is_open(size: Size) -> bool:
-    """Return True for a size that is a plain symbol, which may turn out to be another one."""
+    """Return True if a size is a plain symbol, which may turn out to equal another size."""
     return isinstance(size, sympy.Symbol)
 
 
@@ -126,7 +126,7 @@ def is_open(size: Size) -> bool:
 
 @dataclass(frozen=True)
 class Op:
-    """An operation with its operands read."""
+    """An operation whose operands have been read."""
 
     raw: Any
     operands: tuple[Value, ...]
@@ -135,17 +135,17 @@ class Op:
 
     @property
     def name(self) -> str:
-        """Its name, with the dialect."""
+        """The operation's name, with its dialect."""
         return self.raw.name
 
     @property
     def kind(self) -> str:
-        """Dtype of the first result."""
+        """The dtype of the first result."""
         return shape_and_kind(self.raw.results[0].type)[1]
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """Sizes of the first result as declared."""
+        """The declared sizes of the first result, None for dynamic ones."""
         return shape_and_kind(self.raw.results[0].type)[0]
 
     def tensor(self, place: int) -> Tensor:
@@ -157,18 +157,18 @@ class Op:
         return [as_tensor(each, self.given) for each in self.operands]
 
     def shape(self, place: int) -> tuple[Size, ...]:
-        """Return an operand that is a list of sizes. Raises CompileError where it depends on data."""
+        """Return an operand that is a list of sizes. Raise CompileError if it depends on data."""
         value = self.operands[place]
         if isinstance(value, Sizes):
             return value.values
         raise self.refused(f"operand {place} depends on data, sizes have to be known before the call's loops run")
 
     def has(self, name: str) -> bool:
-        """Return whether an attribute is given."""
+        """Return whether the operation has an attribute."""
         return name in self.raw.attributes
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute as MLIR has it."""
+        """Return an attribute as MLIR's own object. Raise CompileError if it is missing."""
         if not self.has(name):
             raise self.refused(f"no attribute {name}")
         return self.raw.attributes[name]
@@ -180,11 +180,11 @@ class Op:
         return [int(value) for value in self.attribute(name)]
 
     def word(self, name: str) -> str:
-        """Return an attribute that is a word, such as LT of `#stablehlo<comparison_direction LT>`."""
+        """Return an attribute that is a word, such as LT of `#stablehlo<comparison_direction LT>`; "" if it is missing."""
         return re.split(r"[ .<>]+", str(self.attribute(name)).rstrip(">"))[-1] if self.has(name) else ""
 
     def refused(self, reason: str) -> CompileError:
-        """Return the error that says why this operation is not compiled, and where it stands."""
+        """Return the error for an unsupported operation, with the reason and the line."""
         place = re.search(r":(\d+):\d+\)$", str(self.raw.location))
         line = f"line {place[1]}: " if place else ""
         return CompileError(f"{line}{self.name}: {reason}", backend=NAME)

@@ -26,7 +26,7 @@ _FUNCTIONS = {
 
 
 def _function(op: Op, kind: str) -> str:
-    """Return the function by which a region combines two elements. Raises CompileError for others."""
+    """Return the function by which a region combines two elements. Raise CompileError if it is not supported."""
     operations = [each.operation for each in op.raw.regions[0].blocks[0].operations]
     found = _FUNCTIONS.get(operations[0].name)
     arguments = list(op.raw.regions[0].blocks[0].arguments)
@@ -41,7 +41,7 @@ def _function(op: Op, kind: str) -> str:
 
 
 def _with_first(function: str, result: Tensor, first: Tensor) -> Tensor:
-    """Combine with the value to begin with, unless that changes nothing."""
+    """Combine a result with the initial value, unless that is the neutral one."""
     if isinstance(first, Fill) and first.value == neutral(function, first.dtype):
         return result
     return pointwise(FUNCTION[function], result, first)
@@ -80,7 +80,7 @@ def _windows(op: Op) -> Tensor:
 
 
 def _count(size: Size, window: int, step: int, apart: int) -> Size:
-    """Return how many windows there are."""
+    """Return the number of windows."""
     free = plus(size, -apart * (window - 1))
     return max(ceil_div(free, step), 0) if isinstance(free, int) else ceil_div(free, step)
 
@@ -92,7 +92,7 @@ def _widths(op: Op, rank: int) -> tuple[list[int], list[int]]:
 
 
 def pairs_of(attribute: Any, count: int) -> list[tuple[int, int]]:
-    """Return an attribute of shape [count, 2]."""
+    """Return an attribute of shape [count, 2] as pairs."""
     if attribute.is_splat:
         value = int(attribute.get_splat_value().value)
         return [(value, value)] * count

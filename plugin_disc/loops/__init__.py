@@ -1,1 +1,1 @@
-"""Turns a tensor program into loops: what is fused, what lies in memory, and the text of the machine program."""
+"""Lowering of a tensor program to loops: what is fused, what lies in memory, and the text of the machine program."""

@@ -1,4 +1,4 @@
-"""Reductions: the value to begin with, how two values are combined, and how lanes become one value."""
+"""Reductions: how two values are combined, and how lanes become one value."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ FUNCTION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or"
 
 
 def combined(writer: Writer, function: str, left: Value, right: Value) -> Value:
-    """Return two values combined."""
+    """Return the combination of two values."""
     return emitted(writer, FUNCTION[function], left.dtype, (left, right))
 
 
 def across_lanes(writer: Writer, function: str, value: Value) -> Value:
-    """Return all lanes combined into a scalar, in halves: fewer roundings than one after the other."""
+    """Return all lanes combined into a scalar, by halves: fewer roundings than one lane after the other."""
     width = writer.lanes
     name = value.name
     operation = {"sum": "arith.addf", "prod": "arith.mulf", "max": "arith.maximumf", "min": "arith.minimumf"}.get(function)

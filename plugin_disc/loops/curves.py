@@ -1,4 +1,4 @@
-"""exp and tanh in float32, written out so that nothing is spilled around a call."""
+"""exp and tanh in float32, written inline so that nothing is spilled around a call."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _EXP_TERMS = (
 )
 """Sleef's reduction and polynomial for exp in float32 (xexpf): at most 1 ULP off."""
 _EXP_LIMIT = 105.0
-"""Beyond it on either side exp is infinite or 0."""
+"""The magnitude beyond which exp is infinite or 0."""
 _AVX512_LANES = 16
 
 
 @dataclass(frozen=True)
 class _Terms:
-    """Float32 arithmetic on values that are all like one."""
+    """Float32 arithmetic on values of one width and level, those of `like`."""
 
     writer: Writer
     like: Value
@@ -59,29 +59,29 @@ class _Terms:
 
 
 def exponential(writer: Writer, value: Value) -> Value:
-    """Return exp(x) = 2^n (1 + r + r^2 p(r)) with x = n ln 2 + r; NaN and infinities pass."""
+    """Return exp(x) = 2^n (1 + r + r^2 p(r)) with x = n ln 2 + r; NaN and infinities are handled."""
     terms = _Terms(writer, value)
     zero, high = terms.constant(0.0), terms.constant(_EXP_LIMIT)
-    # Rounding to 0 takes Intel's processors 150 cycles, and what a mask hides is that: so no lane is left to do it.
+    # On Intel, a result that rounds to 0 costs 150 cycles, and a mask makes many of them: no lane may compute one.
     is_nothing = terms.is_so("olt", value, terms.constant(-_EXP_LIMIT))
     inside = value if _has_scale(terms) else terms.chosen(is_nothing, zero, value)
-    inside = terms.chosen(terms.is_so("ogt", inside, high), high, inside)  # one instruction, which lets NaN pass
+    inside = terms.chosen(terms.is_so("ogt", inside, high), high, inside)  # one instruction, which passes NaN through
     steps = terms.of("math.roundeven", terms.of("arith.mulf", inside, terms.constant(_LOG2_E)))
     rest = terms.of("math.fma", steps, terms.constant(-_LN2_HIGH), inside)
     rest = terms.of("math.fma", steps, terms.constant(-_LN2_LOW), rest)
     curve = terms.polynomial(_EXP_TERMS, rest)
     result = terms.of("math.fma", terms.of("arith.mulf", rest, rest), curve, rest)
     scaled = _by_power(terms, terms.of("arith.addf", result, terms.constant(1.0)), steps)
-    return terms.chosen(is_nothing, zero, scaled)  # with AVX-512 it masks the scaling itself
+    return terms.chosen(is_nothing, zero, scaled)  # with AVX-512, this masks the scaling itself
 
 
 def _has_scale(terms: _Terms) -> bool:
-    """Return whether one instruction multiplies by powers of 2."""
+    """Return whether a single instruction multiplies by powers of 2."""
     return terms.like.is_wide and terms.writer.natural == _AVX512_LANES
 
 
 def _by_power(terms: _Terms, value: Value, steps: Value) -> Value:
-    """Return value * 2^steps, right also where the power alone is outside float32's range."""
+    """Return value * 2^steps, which is correct even if the power alone is outside float32's range."""
     if _has_scale(terms):
         return _scaled(terms.writer, value, steps)
     is_number = terms.is_so("ord", steps, steps)
@@ -97,7 +97,7 @@ def _by_power(terms: _Terms, value: Value, steps: Value) -> Value:
 
 
 def _scaled(writer: Writer, value: Value, steps: Value) -> Value:
-    """Return value * 2^steps by AVX-512's instruction for it."""
+    """Return value * 2^steps by AVX-512's scalef instruction."""
     all_lanes = writer.put("llvm.mlir.constant(-1 : i16) : i16", "i16", is_wide=False, level=0).name
     rounding = writer.put("llvm.mlir.constant(4 : i32) : i32", "i32", is_wide=False, level=0).name
 
@@ -111,12 +111,12 @@ def _scaled(writer: Writer, value: Value, steps: Value) -> Value:
 
 
 _TANH_TERMS = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-"""Cephes' tanhf, below 0.625: at most 1.3e-7 off, relatively."""
+"""Cephes' tanhf below 0.625: a relative error of at most 1.3e-7."""
 _TANH_BEND = 0.625
 
 
 def hyperbolic_tangent(writer: Writer, value: Value) -> Value:
-    """Return tanh(x): near 0 by a polynomial, else 1 - 2 / (exp(2 |x|) + 1); with the sign of x, of zeros too."""
+    """Return tanh(x): near 0 by a polynomial, else 1 - 2 / (exp(2 |x|) + 1); with the sign of x, even of zeros."""
     terms = _Terms(writer, value)
     square = terms.of("arith.mulf", value, value)
     curve = terms.of("arith.mulf", terms.polynomial(_TANH_TERMS, square), square)

@@ -1,4 +1,4 @@
-"""Writes the elements of a group's members where loops are open: values, reads at computed places, stores."""
+"""The elements of a group's members, written inside the open loops: values, reads at computed places, stores."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .memory import Loops, affine_wide, further, gathered, lane_factor, read, wr
 from .writer import Value, Writer
 
 SlotOf = Callable[[Tensor], int]
-"""Return the frame's slot with the address of a tensor in memory."""
+"""Function that returns the frame's slot with the address of a tensor in memory."""
 
 
 class Elements:
-    """What is computed for one step of the loops that are open now."""
+    """The computation for one step of the loops that are open now."""
 
     def __init__(self, group: Group, writer: Writer, loops: Loops, slot_of: SlotOf) -> None:
         self.group = group
@@ -32,7 +32,7 @@ class Elements:
 
     @contextmanager
     def at(self, values: Mapping[int, Value], *, lane: int | None, mask: Value | None = None) -> Generator[None]:
-        """Have some loops open, and one of them running along the lanes."""
+        """Open some loops, of which `lane` runs along the lanes, for the time of a `with` block."""
         outer = self.loops
         self.loops = replace(outer, values={**outer.values, **values}, lane=lane, mask=mask)
         yield
@@ -53,20 +53,20 @@ class Elements:
                 write(self.writer, base, place, value, self.loops)
 
     def _place(self, store: Store) -> Affine:
-        """Return where a store writes."""
+        """Return the position that a store writes."""
         index = loop_index(self.group.members[store.member])
         parts = tuple(part + Affine(offset) for part, offset in zip(index, store.offsets, strict=True))
         return linear(parts, strides_of(store.into.shape))
 
     def _taking_turns(self, store: Store, place: Affine, others: Mapping[Store, Affine]) -> Store | None:
-        """Return the store of the elements that lie one behind those of a store, which leaves room for them."""
+        """Return the store that fills the gaps of this one: it writes one element further, and both with stride 2."""
         if self.loops.mask is not None or lane_factor(place, self.loops) != 2:
             return None
         behind = place + Affine(1)
         return next((each for each, at in others.items() if each.into is store.into and at == behind), None)
 
     def needed(self, roots: Sequence[Tensor]) -> list[Tensor]:
-        """Return the members that others need and that are not known here, in order."""
+        """Return the roots among the members and all they need, without those already known here, in order."""
         needed: set[Tensor] = set()
         stack = [root for root in roots if root in self.group.members]
         while stack:
@@ -79,7 +79,7 @@ class Elements:
         return [member for member in self.group.members if member in needed]
 
     def emit(self, roots: Sequence[Tensor]) -> None:
-        """Compute members, and those that they need first."""
+        """Compute members, after those that they need."""
         for member in self.needed(roots):
             self._member(member)
 
@@ -135,17 +135,17 @@ class Elements:
             total = step if total is None else emitted(writer, "add", "i64", (total, step))
         base = self.base(tensor.source)
         assert total is not None
-        if not total.is_wide:  # all lanes read from one row
+        if not total.is_wide:  # all lanes read from the same row
             return read(writer, further(writer, base, total, tensor.dtype), fixed, tensor.dtype, loops)
         place = emitted(writer, "add", "i64", (total, affine_wide(writer, fixed, loops)))
         return gathered(writer, base, place, tensor.dtype, loops)
 
     def _checked(self, place: Value, size: Size) -> Value:
-        """Return an index that is in range, and report one that was not."""
+        """Return an index clamped to the valid range, and report one that was out of range."""
         writer = self.writer
         zero, last = writer.number(0), writer.scalar("arith.subi", writer.number(size), writer.number(1))
         low = emitted(writer, "min", "i64", (place, last))
-        inside = emitted(writer, "max", "i64", (low, zero))  # 0 in an empty tensor, in whose place spare memory stands
+        inside = emitted(writer, "max", "i64", (low, zero))  # 0 in an empty tensor, which spare memory replaces
         wrong = emitted(writer, "ne", "i1", (place, inside))
         if wrong.is_wide:
             if self.loops.mask is not None:

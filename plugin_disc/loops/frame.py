@@ -1,8 +1,8 @@
-"""Frames: rows of 64-bit numbers through which a call reaches the machine program, and the program its stages.
+"""Frames: arrays of 64-bit numbers by which a call passes arguments to the machine program, and the program to its stages.
 
-Each slot has a Python expression that the binding evaluates at every call: addresses, sizes, numbers. So all arithmetic on
-symbolic sizes is done once a call, and the loops only read the results. Each stage has a frame of its own, filled from the
-program's, so that equal stages on other memory are one function.
+Each slot has a Python expression that the binding evaluates at every call: an address, a size or a number. So arithmetic
+on symbolic sizes is done once a call, and the loops only read the results. Each stage has its own frame, filled from the
+program's, so that equal stages on different memory share one function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from hub.toolkit.sizes import Size, python_text
 
 OUTSIDE = "0"
-"""Text of the first slot, in which the program reports an index out of range."""
+"""The text of the first slot, in which the program reports an index out of range."""
 
 
 class Frame:
@@ -21,9 +21,9 @@ class Frame:
 
     def __init__(self, symbols: Mapping[Any, str]) -> None:
         self.symbols = symbols
-        """Python text that reads each symbol."""
+        """The Python text that reads each symbol."""
         self.slots: dict[str, int] = {OUTSIDE: 0}
-        """Text of each slot -> its place."""
+        """The text of each slot -> its place."""
 
     def slot(self, text: str) -> int:
         """Return the place of the slot that holds the value of a Python expression."""

@@ -11,7 +11,7 @@ from .registers import by_register
 from .writer import SCALAR, Value, Writer
 
 Emit = Callable[[Writer, "str", Sequence[Value]], Value]
-"""Writes a function for a result dtype; all arguments are wide, or none is."""
+"""Function that writes an operation for a result dtype; all arguments are wide, or none is."""
 
 INTEGERS = ("i64", "i32", "i16", "i8", "u8", "i1")
 _SLEEF = {
@@ -42,11 +42,11 @@ _SLEEF = {
 }
 assert set(_SLEEF) == set(TRANSCENDENTAL)
 _WRITTEN_OUT = {"exp": exponential, "tanh": hyperbolic_tangent}
-"""In float32."""
+"""Functions written inline in float32."""
 
 
 def emitted(writer: Writer, function: str, dtype: str, arguments: Sequence[Value]) -> Value:
-    """Return a function of values, in all lanes where any of them is."""
+    """Return a function of values; the result is wide if any of them is."""
     if any(argument.is_wide for argument in arguments):
         arguments = [writer.wide(argument) for argument in arguments]
     if dtype == "f32" and function in _WRITTEN_OUT:
@@ -66,7 +66,7 @@ def _kind(writer: Writer, value: Value) -> str:
 
 
 def _plain(for_floats: str, for_integers: str = "", for_booleans: str = "", for_bytes: str = "") -> Emit:
-    """An operation whose operands and result have one type."""
+    """Return the writer of an operation whose operands and result have the same type."""
 
     def emit(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
         name = for_floats if dtype in ("f32", "f64") else for_booleans if dtype == "i1" else for_integers
@@ -122,8 +122,10 @@ def _absolute(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
 
 
 def _divided(name: str, *, is_quotient: bool) -> Emit:
-    """Integer division towards zero by anything, also in lanes that hold nothing: an instruction that divides by 0, or the
-    smallest number by -1, ends the process. By 0 it is as by 1."""
+    """Return the writer of an integer division towards zero by any divisor; a division by 0 is one by 1.
+
+    The instruction that divides by 0, or the smallest number by -1, ends the process, even in unused lanes.
+    """
 
     def emit(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
         left, right = arguments
@@ -162,26 +164,26 @@ def _cast(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
         return _cast(writer, dtype, (_widened(writer, value),))
     if dtype == "bf16":
         return _rounded(writer, _cast(writer, "f32", (value,)))
-    if value.dtype == "f64" and dtype == "f16":  # as eager does; in one step LLVM calls a function that nothing here has
+    if value.dtype == "f64" and dtype == "f16":  # as in eager; for one step LLVM calls a function that is not linked
         value = _cast(writer, "f32", (value,))
     if value.dtype not in INTEGERS and dtype in _NARROW:
         return _cast(writer, dtype, (_wrapping(writer, value),))
     name = _conversion(value.dtype, dtype)
-    if not name:  # u8 to i8 and back
+    if not name:  # between u8 and i8
         return Value(value.name, dtype, value.is_wide, value.level)
     kinds = f"{_kind(writer, value)} to {writer.type_of(dtype, is_wide=value.is_wide)}"
     return _put(writer, f"{name} {value.name} : {kinds}", dtype, (value,))
 
 
 def _widened(writer: Writer, value: Value) -> Value:
-    """Return a bfloat16 as float32, of which it is the upper half."""
+    """Return a bfloat16, the upper half of a float32, as float32."""
     bits = _cast(writer, "i32", (Value(value.name, "i16", value.is_wide, value.level),))
     upper = emitted(writer, "shl", "i32", (bits, writer.constant(16, "i32", is_wide=value.is_wide)))
     return _reinterpreted(writer, upper, "f32")
 
 
 def _rounded(writer: Writer, value: Value) -> Value:
-    """Return a float32 as bfloat16: the nearest, and of two equally near ones the even one."""
+    """Return a float32 rounded to the nearest bfloat16, ties to even."""
 
     def number(bits: int) -> Value:
         return writer.constant(bits, "i32", is_wide=value.is_wide)
@@ -205,7 +207,7 @@ _TWO_TO_31 = 2147483648.0
 
 
 def _wrapping(writer: Writer, value: Value) -> Value:
-    """Return a float as i32, as eager has it on its way to narrower integers: what does not fit, and NaN, is the lowest."""
+    """Return a float as i32, eager's intermediate for narrower integers: NaN and out-of-range values become the lowest."""
     if value.dtype == "f16":
         value = _cast(writer, "f32", (value,))
     low, high = (writer.constant(limit, value.dtype, is_wide=value.is_wide) for limit in (-_TWO_TO_31, _TWO_TO_31))
@@ -246,7 +248,7 @@ def _is_nonzero(writer: Writer, value: Value) -> Value:
 
 
 def _called(writer: Writer, function: str, dtype: str, arguments: Sequence[Value]) -> Value:
-    """A call of the vector library, in as many parts as its registers need."""
+    """Return a call of the vector library, split into as many parts as its registers need."""
     is_wide = arguments[0].is_wide
     wide = [writer.wide(argument) for argument in arguments]
     natural = writer.natural if dtype == "f32" else writer.natural // 2

@@ -1,4 +1,4 @@
-"""Writes one group as a function over a range of tasks: `@kN(frame, begin, end)`."""
+"""One group, written as a function over a range of tasks: `@kN(frame, begin, end)`."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from .versions import ANY, COLUMN_ROWS, Version, choice, versions_of
 from .writer import Value, Writer
 
 LANE_BLOCK = 4096
-"""Elements along the lanes that one task computes, so that a single long row is shared among threads."""
+"""Number of elements along the lanes that one task computes, so that threads share a single long row."""
 COLUMN_BLOCK = 64
-"""The same where each lane reduces a column."""
+"""The same if each lane reduces a column."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A group's text, and how much there is to do."""
+    """A group's text and amount of work."""
 
     name: str
     text: str
     tasks: Size
     work: Size
-    """Elements, those of expensive functions counted several times."""
+    """The number of elements; those of expensive functions count several times."""
     slots: tuple[str, ...]
-    """What its frame holds."""
+    """The texts of its frame's slots."""
 
 
 def kernel_of(group: Group, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> Kernel:
-    """Return a group as a function, which chooses among several where the length of rows tells."""
+    """Return a group as a function; if there are several versions, it chooses among them by the length of rows."""
     nest = nest_of(group) if group.domain else None
     versions = versions_of(group, nest, lanes) if nest is not None else (ANY,)
     if len(versions) == 1:
@@ -88,7 +88,7 @@ class _Kernel:
     def _is_wide_column(self, width: int) -> bool:
         """Return whether each lane reduces a column and there are enough columns for several registers.
 
-        A walk down the columns then reads whole stretches of memory.
+        A walk down the columns then reads contiguous memory.
         """
         if self.nest is None or not self.group.reduced or self.nest.lane in self.group.reduced:
             return False
@@ -113,7 +113,7 @@ class _Kernel:
         return [loop for loop in self.group.kept if loop not in self.nest.merged]
 
     def _outer_loops(self) -> list[Loop]:
-        """Return the loops around; of the lanes' loop the blocks, of a tile's the rows of tiles."""
+        """Return the outer loops; of the lanes' loop the blocks, of a tile's loop the rows of tiles."""
         if self.nest is None:
             return []
         if self._is_across():
@@ -123,12 +123,12 @@ class _Kernel:
         if self.tile is not None:
             sizes = [(loop, ceil_div(size, lanes) if loop == self.tile.loop else size) for loop, size in sizes]
         blocks = (lane, ceil_div(self.nest.sizes[lane], self._block()))
-        # Tasks share steps of the last loop; lanes of unknown number may well be one block. Blocks of columns are few lanes
-        # of each row: the next one reads what lies beside them.
+        # Tasks split the steps of the last loop; an unknown number of lanes may well be one block. A block of columns is a
+        # few lanes of each row: the next block reads the memory next to it.
         return [*sizes, blocks] if is_static(self.nest.sizes[lane]) or self.group.reduced else [blocks, *sizes]
 
     def _step_elements(self) -> Size:
-        """Return how many elements are computed in one step of the loops around, counted for a whole block."""
+        """Return how many elements one step of the outer loops computes, assuming a whole block."""
         if self.nest is None:
             return 1
         inner = product(self.nest.sizes[loop] for loop in self.group.reduced if loop not in self.nest.merged)
@@ -139,7 +139,7 @@ class _Kernel:
         return product((inner, along, self.writer.lanes if self.tile is not None else 1))
 
     def _step(self) -> None:
-        """Write what is done in one step of the loops around."""
+        """Write one step of the outer loops."""
         if self.nest is None or self._is_across():
             self._phases()
         elif self.tile is None:
@@ -148,7 +148,7 @@ class _Kernel:
             self._tiled(self.nest, self.tile)
 
     def _tiled(self, nest: Nest, tile: Tile) -> None:
-        """Run one row of tiles; where the loop's rest is less than a tile, its elements one by one."""
+        """Write one row of tiles; if the loop's rest is smaller than a tile, its elements one by one."""
         writer, values = self.writer, self.elements.loops.values
         height, size = writer.number(writer.lanes), nest.sizes[tile.loop]
         begin = writer.scalar("arith.muli", values[tile.loop], height)
@@ -176,7 +176,7 @@ class _Kernel:
             )
 
     def _tile(self, tile: Tile, first: Value, last: Value | None, begin: Value, end: Value) -> list[str]:
-        """Run one tile, column by column; one that the lanes do not fill by reads of single elements."""
+        """Write one tile, column by column; a tile that the lanes do not fill reads single elements."""
         assert self.nest is not None
         writer, lane = self.writer, self.nest.lane
         if last is not None:
@@ -198,7 +198,7 @@ class _Kernel:
         return []
 
     def _along_lanes(self, lane: int, step: Callable[[Value, Value | None], list[str]]) -> None:
-        """Run the lanes over one block, whole rows of lanes first."""
+        """Write the loop of the lanes over one block, whole rows of lanes first."""
         writer = self.writer
         assert self.nest is not None
         if self.version.registers is not None:
@@ -216,7 +216,7 @@ class _Kernel:
         writer.branch(is_rest, [], lambda _: step(replace(whole, level=writer.level), end))
 
     def _written_out(self, registers: int, step: Callable[[Value, Value | None], list[str]]) -> None:
-        """Run the lanes over a row of as many registers, the last of them perhaps partly."""
+        """Write a row of that many registers without a loop; the last register may be partial."""
         writer = self.writer
         assert self.nest is not None
         size = writer.number(self.nest.sizes[self.nest.lane])

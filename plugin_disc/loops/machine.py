@@ -1,4 +1,4 @@
-"""Which vector registers this machine has."""
+"""The vector registers of this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import torch
 
 @cache
 def lanes() -> int:
-    """Return how many float32 one register holds: 16 with AVX-512, 8 with AVX2; 0 where there is neither."""
+    """Return how many float32 one register holds: 16 with AVX-512, 8 with AVX2, 0 with neither."""
     capability = torch.backends.cpu.get_cpu_capability()
     return {"AVX512": 16, "AVX2": 8}.get(capability, 0)

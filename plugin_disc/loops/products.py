@@ -1,4 +1,4 @@
-"""Writes matrix products: calls of the BLAS inside PyTorch, one for each matrix of a batch."""
+"""Matrix products, written as calls of the BLAS inside PyTorch, one for each matrix of a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NORMAL, _TRANSPOSED = ord("N"), ord("T")
 def product_of(tensor: Product, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> Kernel:
     """Return a batch of products as a function over a range of the batch.
 
-    BLAS counts columns first: to it, our row-major matrices are transposed, so it gets the factors in the other order.
+    BLAS is column-major: to it, our row-major matrices are transposed, so it receives the factors in reverse order.
     """
     writer = Writer(frame, lanes)
     writer.open(f"llvm.func @{name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
@@ -97,7 +97,7 @@ def _byte(writer: Writer, value: int) -> str:
 
 
 def _integer(writer: Writer, size: Size, *, at_least: int) -> str:
-    """A size as BLAS takes it; a step between columns has to be at least 1."""
+    """Return a size as BLAS takes it; a leading dimension has to be at least 1."""
     bounded = writer.scalar("arith.maxsi", writer.number(size), writer.number(at_least))
     text = f"arith.trunci {bounded.name} : i64 to i32"
     return _cell(writer, "i32", writer.put(text, "i32", is_wide=False, level=0).name)

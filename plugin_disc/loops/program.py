@@ -1,4 +1,4 @@
-"""Writes the whole machine program: one function for each stage, and the one that runs them in order."""
+"""The whole machine program: one function for each stage, and the one that runs them in order."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from .writer import Value, Writer
 
 ENTRY = "disc_main"
 NAME = "kernel"
-"""Name of every kernel until equal ones are found."""
+"""The name of every kernel until equal kernels are merged."""
 OUTSIDE_REPORT = "%frame : i64, !llvm.ptr"
-"""What the text of a stage has that may report an index out of range."""
+"""The text that marks a stage as one that may report an index out of range."""
 PARALLEL_WORK = 32768
-"""Elements from which on threads are worth waking: some 5 us of work, several times what OpenMP takes to start."""
+"""Number of elements from which on threads are worth waking: about 5 us of work, several times OpenMP's start-up."""
 NARROW = 64
-"""Elements of a row up to which an expensive function of its value costs as much as the row: exp is 20 instructions."""
+"""Row length up to which an expensive function of a row's value costs as much as the row: exp is 20 instructions."""
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class MachineProgram:
-    """The text, and what a call has to fill into its frame."""
+    """The text of a program, and the contents of its frame for a call."""
 
     text: str
     slots: tuple[str, ...]
     workspace: str
-    """Python expression of the bytes that intermediate tensors need."""
+    """The Python expression of the bytes that intermediate tensors need."""
     functions: tuple[str, ...]
-    """Functions of PyTorch's library that it calls."""
+    """The functions of PyTorch's library that it calls."""
 
 
 def machine_program(
@@ -50,7 +50,7 @@ def machine_program(
 ) -> MachineProgram:
     """Return the program that computes some tensors into the memory at `o0`, `o1` ...
 
-    `inputs` gives the Python text of each source's address, `symbols` that of each symbol's value.
+    `inputs` maps each source to the Python text of its address, `symbols` each symbol to that of its value.
     """
     frame = Frame(symbols)
     outputs = simplified(outputs, in_order(outputs), threads=threads)
@@ -88,7 +88,7 @@ def _kernel(
 
 
 def _without_doubles(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Return kernels of which those with equal text have one name."""
+    """Return the kernels, with one name for those with equal text."""
     names: dict[str, str] = {}
     result: list[Kernel] = []
     for kernel in kernels:
@@ -108,7 +108,7 @@ def _may_share(kernel: Kernel, threads: int) -> bool:
 
 
 def _shared(tasks_slot: int, frame: Frame, lanes: int) -> str:
-    """The function that each thread of a team runs: its share of the tasks."""
+    """Write the function that each thread of a team runs: its share of the tasks."""
     writer = Writer(frame, lanes)
     writer.open(f"llvm.func @{NAME}_part(%frame: !llvm.ptr)")
     counts: list[Value] = []
@@ -126,7 +126,7 @@ def _shared(tasks_slot: int, frame: Frame, lanes: int) -> str:
 
 
 def _entry(kernels: Sequence[Kernel], stages: Sequence[Stage], frame: Frame, lanes: int, threads: int) -> str:
-    """The function that runs all stages, each with its own frame."""
+    """Write the function that runs all stages, each with its own frame."""
     writer = Writer(frame, lanes)
     writer.open(f"llvm.func @{ENTRY}(%frame: !llvm.ptr)")
     most = max((len(kernel.slots) for kernel in kernels), default=1)
@@ -149,7 +149,7 @@ def _entry(kernels: Sequence[Kernel], stages: Sequence[Stage], frame: Frame, lan
 
 
 def _fill(writer: Writer, kernel: Kernel, frame: Frame) -> None:
-    """Copy what a stage needs from the program's frame into the stage's."""
+    """Write the copy of the slots that a stage needs from the program's frame into the stage's."""
     for place, text in enumerate(kernel.slots):
         value = writer.slot(frame.slot(text), "i64") if text != OUTSIDE else writer.number(0)
         at = writer.put(f"llvm.getelementptr %own[{place}] : (!llvm.ptr) -> !llvm.ptr, i64", "ptr", is_wide=False, level=0)
@@ -157,7 +157,7 @@ def _fill(writer: Writer, kernel: Kernel, frame: Frame) -> None:
 
 
 def _report(writer: Writer) -> None:
-    """Pass on that a stage found an index out of range."""
+    """Write the code that passes on a stage's report of an index out of range."""
     found, before, now = writer.fresh(), writer.fresh(), writer.fresh()
     writer.line(f"{found} = llvm.load %own : !llvm.ptr -> i64")
     writer.line(f"{before} = llvm.load %frame : !llvm.ptr -> i64")
@@ -194,7 +194,7 @@ def _run(writer: Writer, kernel: Kernel, frame: Frame, threads: int) -> None:
 def _places(outputs: Sequence[Tensor], schedule: Schedule, symbols: Mapping[Any, str]) -> tuple[dict[Tensor, str], str]:
     """Return the Python text of each stored tensor's address, and of the bytes of workspace.
 
-    Memory of known size is given to a later tensor when its last reader has run.
+    Memory of known size is reused by later tensors once its last reader has run.
     """
     places: dict[Tensor, str] = {tensor: f"o{place}.data_ptr()" for place, tensor in enumerate(outputs)}
     last = _last_use(schedule)

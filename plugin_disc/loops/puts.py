@@ -1,4 +1,4 @@
-"""Writes what is put into a tensor at places that other tensors give: in order, because several may have one place."""
+"""Index assignment, written as sequential loops: in order, because several values may go to the same place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .writer import Value, Writer
 
 
 def put_of(tensor: Put, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> Kernel:
-    """Return it as a function over a range of one task: a copy, and then one value after the other."""
+    """Return an index assignment as a function over a range of one task: a copy, and then one value after the other."""
     writer = Writer(frame, lanes)
     writer.open(f"llvm.func @{name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
     source, values, into = (_base(writer, each, slot_of) for each in (tensor.source, tensor.values, tensor))
@@ -54,7 +54,7 @@ def put_of(tensor: Put, name: str, frame: Frame, lanes: int, slot_of: SlotOf) ->
 
 
 def _nest(writer: Writer, sizes: Sequence[Size], body: Callable[[tuple[Value, ...]], None]) -> None:
-    """Write a loop for each size, one in the other."""
+    """Write nested loops, one for each size."""
 
     def run(outer: tuple[Value, ...]) -> list[str]:
         if len(outer) == len(sizes):
@@ -78,7 +78,7 @@ def _packed(shape: Sequence[Size]) -> Affine:
 
 
 def _counted(writer: Writer, part: Affine, loops: Loops) -> Value:
-    """Return an index that follows from the loops."""
+    """Return the value of an index over the loops."""
     total = writer.number(part.constant)
     for dim, factor in part.terms:
         step = writer.scalar("arith.muli", loops.values[dim], writer.number(factor))
@@ -87,7 +87,7 @@ def _counted(writer: Writer, part: Affine, loops: Loops) -> Value:
 
 
 def _checked(writer: Writer, place: Value, size: Size) -> Value:
-    """Return an index that is in range, and report one that was not."""
+    """Return an index clamped to the valid range, and report one that was out of range."""
     last = writer.scalar("arith.subi", writer.number(size), writer.number(1))
     inside = emitted(writer, "max", "i64", (emitted(writer, "min", "i64", (place, last)), writer.number(0)))
     wrong = emitted(writer, "ne", "i1", (place, inside))

@@ -1,4 +1,4 @@
-"""Instructions and call that take whole registers: a vector of several is taken apart and put together again."""
+"""Instructions and calls that take single registers: a vector of several is split and joined again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from .writer import Value, Writer
 
 OfRegisters = Callable[[Sequence[str], str], str]
-"""Return the operation on some registers' names, whose type is the second argument."""
+"""Function that returns the operation on registers of some names; the second argument is their type."""
 
 
 def by_register(writer: Writer, arguments: Sequence[Value], lanes: int, operation: OfRegisters) -> Value:
-    """Return an operation on wide values of one floating dtype, done `lanes` elements at a time."""
+    """Return an operation on wide values of one floating dtype, performed on `lanes` elements at a time."""
     dtype, level = arguments[0].dtype, max(argument.level for argument in arguments)
     kind, whole = f"vector<{lanes}x{dtype}>", writer.vector(dtype)
 

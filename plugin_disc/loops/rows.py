@@ -1,4 +1,4 @@
-"""Writes the inner loops of a group: reductions with their totals, and what is stored for every element of a row."""
+"""The inner loops of a group: reductions with their totals, and the stores for every element of a row."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from .versions import Version, half_of
 from .writer import Value, Writer
 
 FEW_ROUNDINGS = 4096
-"""So many elements along the lanes are added in float32, in 64 parts of which each has few; sums of more in float64."""
+"""Number of elements along the lanes that are summed in float32, in 64 parts of few elements; longer sums use float64."""
 FEW_IN_A_COLUMN = 512
-"""The same where each lane has a total of its own."""
+"""The same if each lane has its own total."""
 UNROLLED = 4
 MANY_FUNCTIONS = 24
-"""So many functions keep a loop's registers busy without unrolling."""
+"""Number of functions above which a loop keeps the registers busy without unrolling."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of inner loops: what it adds up, and what it stores."""
+    """One run of inner loops: its reductions and its stores."""
 
     loops: tuple[int, ...]
-    """From outermost to innermost."""
+    """The loops from outermost to innermost."""
     lane: int
     reduces: tuple[Reduce, ...]
     stores: tuple[Store, ...]
     has_few: bool = False
-    """True where each total is known to be of few elements."""
+    """Whether each total is known to be of few elements."""
 
     @property
     def kinds(self) -> list[str]:
@@ -46,7 +46,7 @@ class Pass:
 
     @property
     def stretch_kinds(self) -> list[str]:
-        """The dtypes of the totals of stretches short enough for them."""
+        """The dtypes of the totals of stretches, which are short enough for float32."""
         return [
             "f32" if reduce.source.dtype == "f32" else kind for reduce, kind in zip(self.reduces, self.kinds, strict=True)
         ]
@@ -58,7 +58,7 @@ class Pass:
 
 
 def passes_of(group: Group, nest: Nest, reduces: Sequence[Reduce], stores: Sequence[Store], version: Version) -> list[Pass]:
-    """Return the runs that a phase needs: one over the reduced loops, and one over each annex in which it stores."""
+    """Return the passes of a phase: one over the reduced loops, and one over each annex in which it stores."""
     found: list[Pass] = []
     lanes = (nest.lane, *nest.annex_lanes)
     for place, (inner, lane) in enumerate(zip((group.reduced, *group.annexes), lanes, strict=True)):
@@ -71,7 +71,7 @@ def passes_of(group: Group, nest: Nest, reduces: Sequence[Reduce], stores: Seque
 
 
 class Rows:
-    """Writes passes inside the loops that are open."""
+    """A writer of passes inside the open loops."""
 
     def __init__(self, elements: Elements, nest: Nest, version: Version) -> None:
         self.elements = elements
@@ -83,7 +83,7 @@ class Rows:
         return self.elements.writer
 
     def run(self, each: Pass) -> None:
-        """Run inner loops once; afterwards the values of reductions are known."""
+        """Write one pass of inner loops; afterwards the values of its reductions are known."""
         writer = self._writer
         is_wide = not self._has_scalars(each)
         names = self._nested(each, each.loops, _neutral_totals(writer, each, each.kinds, is_wide=is_wide))
@@ -105,7 +105,7 @@ class Rows:
         return is_static(known) and known < 2 * UNROLLED * self._writer.lanes
 
     def _has_scalars(self, each: Pass) -> bool:
-        """Return whether stretches are added up across the lanes one by one."""
+        """Return whether each stretch is reduced across the lanes into scalar totals."""
         return each.is_across and self._has_stretches(each)
 
     def _nested(self, each: Pass, order: Sequence[int], carried: list[str]) -> list[str]:
@@ -124,7 +124,7 @@ class Rows:
         carried: Sequence[tuple[str, str]],
         step: Callable[[list[str]], list[str]],
     ) -> list[str]:
-        """Run a loop along which no lanes run."""
+        """Write a loop that does not run along the lanes."""
         writer = self._writer
         lane, mask = (each.lane, None) if each.is_across else (self.elements.loops.lane, self.elements.loops.mask)
 
@@ -135,7 +135,7 @@ class Rows:
         return writer.loop(*ends, writer.number(1), carried, body)
 
     def _innermost(self, each: Pass, loop: int, carried: list[str]) -> list[str]:
-        """Run the innermost loop; where totals are wider than elements, in stretches with narrow totals of their own."""
+        """Write the innermost loop; if totals are wider than elements, in stretches with their own narrow totals."""
         writer, is_wide = self._writer, not self._has_scalars(each)
         start, size = writer.number(0), writer.number(self.nest.sizes[loop])
         if not self._has_stretches(each):
@@ -160,14 +160,14 @@ class Rows:
     def _stretch(
         self, each: Pass, loop: int, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]
     ) -> list[str]:
-        """Run the innermost loop from a place to another, with totals of some dtypes."""
+        """Write the innermost loop from one end to the other, with totals of the given dtypes."""
         if loop == each.lane:
             return self._along_lanes(each, ends, kinds, carried)
         pairs = _typed(self._writer, kinds, carried)
         return self._one_by_one(each, loop, ends, pairs, lambda names: self._step(each, names, kinds))
 
     def _along_lanes(self, each: Pass, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]) -> list[str]:
-        """Run the lanes along the innermost loop: several registers at once with totals of their own, then the rest."""
+        """Write the lanes along the innermost loop: several registers at once with their own totals, then the rest."""
         writer = self._writer
         known, lanes = self.nest.sizes[each.lane], writer.lanes
         start, size = ends
@@ -191,7 +191,7 @@ class Rows:
         return writer.branch(writer.is_less(whole, size), _typed(writer, kinds, carried), rest)
 
     def _written_out(self, each: Pass, size: Value, registers: int, kinds: Sequence[str], carried: list[str]) -> list[str]:
-        """Take in a row of so many registers, the last of them perhaps partly."""
+        """Write a row of that many registers without a loop; the last register may be partial."""
         writer = self._writer
         for place in range(registers):
             first = writer.number(place * writer.lanes)
@@ -218,7 +218,7 @@ class Rows:
     def _unrolled(
         self, each: Pass, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]
     ) -> tuple[Value, list[str]]:
-        """Run several registers at a time; gives where that ended, and the totals put together."""
+        """Write a loop over several registers at a time; return where it ends, and the combined totals."""
         writer = self._writer
         start, size = ends
         width = writer.number(UNROLLED * writer.lanes)
@@ -254,7 +254,7 @@ class Rows:
         return len(inner) > MANY_FUNCTIONS or any(getattr(member, "function", "") in TRANSCENDENTAL for member in inner)
 
     def _step(self, each: Pass, names: Sequence[str], kinds: Sequence[str]) -> list[str]:
-        """Take one row of lanes into the totals, and write what is stored on the way."""
+        """Write the reduction of one row of lanes into the totals, and the stores of that row."""
         writer, elements = self._writer, self.elements
         following: list[str] = []
         elements.emit([store.member for store in each.stores])
@@ -279,13 +279,13 @@ def _neutral_totals(writer: Writer, each: Pass, kinds: Sequence[str], *, is_wide
 
 
 def _typed(writer: Writer, kinds: Sequence[str], totals: Sequence[str], *, is_wide: bool = True) -> list[tuple[str, str]]:
-    """Return totals with their types; there may be several sets of them."""
+    """Return totals with their types; there may be several totals of each type."""
     types = [writer.type_of(kind, is_wide=is_wide) for kind in kinds]
     return [(total, types[place % len(types)]) for place, total in enumerate(totals)]
 
 
 def sum_dtype(reduce: Reduce, *, has_few: bool = False) -> str:
-    """Return the dtype in which a reduction's totals are kept; `has_few` where few elements are known to be added up."""
+    """Return the dtype of a reduction's totals; `has_few` means that the number of elements is known to be small."""
     kind = reduce.source.dtype
     if reduce.function not in ("sum", "prod") or kind != "f32":
         return kind if kind not in ("f16", "bf16") else "f32"

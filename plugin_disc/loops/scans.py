@@ -1,4 +1,4 @@
-"""Writes running totals: one row after the other, each from its beginning."""
+"""Scans, which are running totals: one row after the other, each from its beginning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .writer import SCALAR, Value, Writer
 
 
 def scan_of(tensor: Scan, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> Kernel:
-    """Return running totals as a function over a range of rows. Float32 is added in float64, as PyTorch does."""
+    """Return a scan as a function over a range of rows. Float32 is added in float64, as in PyTorch."""
     writer = Writer(frame, lanes)
     writer.open(f"llvm.func @{name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
     others = [dim for dim in range(len(tensor.shape)) if dim != tensor.dim]

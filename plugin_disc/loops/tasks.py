@@ -1,4 +1,4 @@
-"""Which loops of a group are numbered as tasks, and which run inside one: a task's number is taken apart by divisions."""
+"""The split of a group's loops into numbered tasks and loops inside a task: divisions recover indices from the number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hub.toolkit.sizes import Size, ceil_div, is_static, plus, product
 from .writer import Value, Writer
 
 TASK_WORK = 4096
-"""Elements from which on a task is worth its number: about 1 us, a hundred times what taking the number apart costs."""
+"""Number of elements that make a task worthwhile: about 1 us, a hundred times the cost of splitting its number."""
 
 Loop = tuple[int, Size]
 """A loop and its size."""
@@ -21,28 +21,28 @@ class Tasks:
     """Loops from outermost to innermost."""
 
     numbered: tuple[Loop, ...]
-    """Each of their steps is in one task; of the blocked loop, each block."""
+    """The loops of which each step is in one task; of the blocked loop, each block."""
     block: tuple[Loop, Size] | None
-    """The loop whose steps tasks share in blocks, one of those numbered, and how many steps a block has."""
+    """The numbered loop whose steps are split into blocks, and the number of steps in a block; None if there is none."""
     inside: tuple[Loop, ...]
-    """Each task runs all of their steps."""
+    """The loops of which each task runs all steps."""
 
     @property
     def count(self) -> Size:
-        """How many tasks there are."""
+        """The number of tasks."""
         return product(size for _, size in self.numbered)
 
 
 def tasks_of(loops: Sequence[Loop], work: Size, shared: int = -1) -> Tasks:
-    """Return the tasks of loops, in each innermost step of which `work` elements are computed.
+    """Return the tasks of loops whose innermost step computes `work` elements.
 
-    Where that is not known, tasks share the steps of the loop at the place `shared`, the last one unless given.
+    If that number is symbolic, tasks split the steps of the loop at the place `shared`, by default the last one.
     """
     inside: list[Loop] = []
     outer = list(loops)
     if outer and not is_static(work):
         loop, size = outer[shared]
-        steps = ceil_div(TASK_WORK, plus(work, 1))  # there may be none
+        steps = ceil_div(TASK_WORK, plus(work, 1))  # the work may be 0
         outer[shared] = (loop, ceil_div(size, steps))
         return Tasks(tuple(outer), ((loop, size), steps), ())
     while outer and is_static(work) and work < TASK_WORK:
@@ -57,7 +57,7 @@ def tasks_of(loops: Sequence[Loop], work: Size, shared: int = -1) -> Tasks:
 
 
 def run_tasks(writer: Writer, tasks: Tasks, values: dict[int, Value], task: Value, body: Callable[[], None]) -> None:
-    """Write one task: sets the value of each loop, and write the body in the loops that run inside."""
+    """Write one task: set the value of each loop, and write the body in the loops inside the task."""
     for place, (loop, size) in reversed(list(enumerate(tasks.numbered))):
         if place == 0:
             values[loop] = task

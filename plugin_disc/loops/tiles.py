@@ -1,4 +1,4 @@
-"""Transposed reads by tiles: rows that lie without gaps are loaded, turned in registers, and used as columns."""
+"""Transposed reads by tiles: contiguous rows are loaded, transposed in registers, and used as columns."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .memory import read, read_key
 from .writer import Value
 
 MOST_MEMBERS = 12
-"""So many functions at most are written once for each column of a tile."""
+"""Maximum number of functions in a group with a tile: they are written once for each column of it."""
 TURNED = ("f32", "i32")
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Reads whose neighbours along the lanes lie apart, and along another loop side by side."""
+    """Reads that are strided along the lanes, but contiguous along another loop."""
 
     loop: int
     reads: tuple[tuple[Tensor, Affine], ...]
 
 
 def tile_of(group: Group, nest: Nest, lanes: int) -> Tile | None:
-    """Return the tile for a group's transposed reads; None where there are none, or along several loops."""
+    """Return the tile for a group's transposed reads; None if there are none, or if they are along several loops."""
     if group.reduced or len(group.members) > MOST_MEMBERS:
         return None
     apart = tuple(
@@ -55,7 +55,7 @@ def _reads(group: Group) -> Iterator[tuple[Tensor, Affine]]:
 
 
 def columns_of(elements: Elements, tile: Tile, lane: int, first: Value, begin: Value) -> list[list[Value]]:
-    """Return for each read of a tile its columns; the tile is as high as it is wide.
+    """Return the columns of each read of a square tile.
 
     `first` is the lanes' first index, `begin` that of the tile's loop.
     """
@@ -75,7 +75,7 @@ def columns_of(elements: Elements, tile: Tile, lane: int, first: Value, begin: V
 
 
 def _turned(elements: Elements, rows: Sequence[Value]) -> list[Value]:
-    """Return the columns of square rows: blocks off the diagonal change places, in halves, quarters and so on."""
+    """Return the transpose of a square of rows: off-diagonal blocks are swapped, first halves, then quarters and so on."""
     writer, lanes = elements.writer, elements.writer.lanes
     kind = writer.vector(rows[0].dtype)
     values = list(rows)
@@ -93,7 +93,7 @@ def _turned(elements: Elements, rows: Sequence[Value]) -> list[Value]:
 
 
 def note_column(elements: Elements, tile: Tile, columns: Sequence[Sequence[Value]], place: int) -> None:
-    """Make one column of each read known, so that it is not read again."""
+    """Register one column of each read as known, so that it is not read again."""
     for (tensor, index), each in zip(tile.reads, columns, strict=True):
         column = replace(each[place], level=elements.writer.level)
         elements.writer.note(read_key(elements.base(tensor), index, tensor.dtype, None), column)

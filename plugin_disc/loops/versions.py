@@ -1,7 +1,7 @@
-"""Versions of one kernel: where lengths are symbolic, code for short rows or columns stands beside that for any.
+"""Versions of one kernel: for symbolic lengths, there is code for short rows or wide columns in addition to that for any.
 
-Short rows need no loops along them, no parts of totals and no stretches: what tests and combines those takes longer than
-the row itself. Each thread of a call chooses once.
+Short rows need no loops along them, no partial totals and no stretches: the tests and combinations of those take longer
+than the row itself. Each thread of a call chooses once.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from .frame import Frame
 from .writer import Writer
 
 WRITTEN_OUT = 4
-"""So many registers of a row are written one after the other, each number of them in a version of its own."""
+"""Maximum number of registers of a row that are written without a loop; each number has its own version."""
 LANES_WRITTEN_OUT = 2
-"""The same where nothing is reduced."""
+"""The same if nothing is reduced."""
 SHORT = 8
-"""Registers up to which a row is one loop."""
+"""Maximum number of registers of a row that is one loop, not unrolled."""
 COLUMN_ROWS = 4
-"""Registers side by side where each lane reduces a column."""
+"""Number of registers side by side if each lane reduces a column."""
 
 Bound = tuple[Size, int]
-"""A size, and the most that it is."""
+"""A size, and its maximum."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """What code takes for granted."""
+    """The assumptions of a kernel's code."""
 
     name: str = ""
     bounds: tuple[Bound, ...] = ()
-    """When it may be called."""
+    """The conditions under which the code may be called."""
     registers: int | None = None
-    """Just so many cover a row, the loop along the lanes; the last may be partial, or of one even empty. Parts of a row are
-    halves."""
+    """The exact number of registers that cover a row, the loop along the lanes; None if unknown. The last one may be
+    partial, and a single one even empty. Parts of a row are halves."""
     is_short: bool = False
-    """A row is too short for several registers at once."""
+    """Whether a row is too short for several registers at once."""
     has_few: bool = False
-    """Few enough elements of a row are added up for totals in float32."""
+    """Whether the sum of a row has few enough elements for totals in float32."""
     is_wide: bool = False
-    """There are columns enough for several registers side by side."""
+    """Whether there are enough columns for several registers side by side."""
 
 
 ANY = Version("any")
@@ -58,7 +58,7 @@ def versions_of(group: Group, nest: Nest, lanes: int) -> tuple[Version, ...]:
 
 
 def _lanes(group: Group, nest: Nest, lanes: int) -> Iterator[Version]:
-    """Where nothing is reduced: of several loops the one along the lanes may be short."""
+    """Yield the versions of a group without reductions: of several loops, the one along the lanes may be short."""
     size = nest.sizes[nest.lane]
     if is_static(size) or len(set(group.kept) - nest.merged) == 1:
         return
@@ -67,7 +67,7 @@ def _lanes(group: Group, nest: Nest, lanes: int) -> Iterator[Version]:
 
 
 def _rows(group: Group, nest: Nest, lanes: int) -> Iterator[Version]:
-    """Where the lanes run along what is reduced."""
+    """Yield the versions of a group whose lanes run along the reduced loop."""
     size = nest.sizes[nest.lane]
     if is_static(size):
         return
@@ -82,7 +82,7 @@ def _rows(group: Group, nest: Nest, lanes: int) -> Iterator[Version]:
 
 
 def _exactly(registers: Size, count: int) -> tuple[Bound, ...]:
-    """Bound of a number of registers; an empty row takes one that is empty."""
+    """Return the bounds of an exact number of registers; an empty row takes one empty register."""
     return ((registers, count),) if count == 1 else ((registers, count), (minus(0, registers), -count))
 
 
@@ -92,7 +92,7 @@ def half_of(registers: int) -> int:
 
 
 def _columns(nest: Nest, lanes: int) -> Iterator[Version]:
-    """Where each lane reduces a column."""
+    """Yield the versions of a group in which each lane reduces a column."""
     columns = nest.sizes[nest.lane]
     if not is_static(columns):
         yield Version("wide", ((minus(0, columns), -COLUMN_ROWS * lanes),), is_wide=True)

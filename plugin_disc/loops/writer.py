@@ -1,4 +1,4 @@
-"""Writes functions in MLIR's text form: nested blocks, in which every value is put as far out as what it depends on."""
+"""A writer of functions in MLIR's text form: nested blocks; each value goes as far out as its operands allow."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SCALAR = {
     "u8": "i8",
     "i1": "i1",
 }
-"""dtype -> MLIR's type of a value. A bfloat16 is its bits: for most CPUs LLVM calls a function on its own type that nothing
-here has."""
+"""dtype -> MLIR's type of a value. A bfloat16 is held as its bits: for LLVM's own type, LLVM calls a function on most CPUs
+that is not linked."""
 
 _FLOAT16_END = 65520.0
-"""From here on numbers round to infinity in float16."""
+"""The least number that rounds to infinity in float16."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Value:
     dtype: str
     is_wide: bool
     level: int
-    """The depth of the block that it stands in."""
+    """The depth of the block that defines it."""
 
 
 @dataclass
 class Block:
-    """An open block: its lines so far, and the values that are known in it."""
+    """An open block: its lines so far, and the values known in it."""
 
     header: str
     lines: list[str] = field(default_factory=list[str])
@@ -52,14 +52,14 @@ class Block:
 
 
 class Writer:
-    """Builds one function."""
+    """A builder of one function."""
 
     def __init__(self, frame: Frame, lanes: int, *, rows: int = 1) -> None:
         self.frame = frame
         self.natural = lanes
-        """Float32 elements of one register."""
+        """The number of float32 elements in one register."""
         self.lanes = lanes * rows
-        """Elements of one vector, which may be several registers."""
+        """The number of elements in one vector, which may be several registers."""
         self.blocks: list[Block] = []
         self._count = 0
 
@@ -67,7 +67,7 @@ class Writer:
 
     @property
     def level(self) -> int:
-        """Depth of the innermost open block."""
+        """The depth of the innermost open block."""
         return len(self.blocks) - 1
 
     def open(self, header: str) -> None:
@@ -125,11 +125,11 @@ class Writer:
         return value
 
     def known(self, key: Hashable) -> Value | None:
-        """Return what an open block knows under a key."""
+        """Return the value that an open block knows under a key, None if there is none."""
         return next((block.known[key] for block in reversed(self.blocks) if key in block.known), None)
 
     def note(self, key: Hashable, value: Value) -> None:
-        """Make a value known under a key, in the block that it stands in."""
+        """Register a value under a key, in the block that defines it."""
         self.blocks[value.level].known[key] = value
 
     def constant(self, value: float, dtype: str, *, is_wide: bool = False) -> Value:
@@ -146,18 +146,18 @@ class Writer:
         return self.constant(size, "i64") if isinstance(size, int) else self.slot(self.frame.size(size), "i64")
 
     def slot(self, place: int, kind: str) -> Value:
-        """Return what a slot of the frame holds, as "i64", "f64" or "!llvm.ptr"."""
+        """Return the value of a slot of the frame, as "i64", "f64" or "!llvm.ptr"."""
         at = self.put(f"llvm.getelementptr %frame[{place}] : (!llvm.ptr) -> !llvm.ptr, i64", "ptr", is_wide=False, level=0)
         return self.put(f"llvm.load {at.name} : !llvm.ptr -> {kind}", kind, is_wide=False, level=0)
 
     def scalar(self, operation: str, *arguments: Value) -> Value:
-        """Return integer arithmetic on i64, put as far out as its arguments are."""
+        """Return integer arithmetic on i64, as far out as its arguments allow."""
         level = max(argument.level for argument in arguments)
         names = ", ".join(argument.name for argument in arguments)
         return self.put(f"{operation} {names} : i64", "i64", is_wide=False, level=level)
 
     def wide(self, value: Value) -> Value:
-        """Return a scalar in all lanes."""
+        """Return a value broadcast to all lanes."""
         if value.is_wide:
             return value
         text = f"vector.broadcast {value.name} : {SCALAR[value.dtype]} to {self.vector(value.dtype)}"
@@ -171,7 +171,10 @@ class Writer:
         carried: Sequence[tuple[str, str]],
         body: Callable[[Value, list[str]], list[str]],
     ) -> list[str]:
-        """Write a loop; `carried` are (first value, type). `body` gets index and carried names and gives the next ones."""
+        """Write a loop and return the names of its results.
+
+        `carried` are pairs (first value, type). `body` takes the index and the carried names, and returns the next ones.
+        """
         index = self.fresh()
         names = [self.fresh() for _ in carried]
         result = self.fresh()
@@ -192,9 +195,9 @@ class Writer:
         body: Callable[[list[str]], list[str]],
         otherwise: Callable[[list[str]], list[str]] | None = None,
     ) -> list[str]:
-        """Write what is done only under a condition, and what is done where it does not hold.
+        """Write a branch on a condition, with an optional else branch, and return the names of its results.
 
-        `carried` are (value, type), which both may give other values.
+        `carried` are pairs (value, type); both branches may replace the values.
         """
         result = self.fresh()
         kinds = ", ".join(kind for _, kind in carried)
@@ -215,13 +218,13 @@ class Writer:
         return [f"{result}#{place}" for place in range(len(carried))]
 
     def is_less(self, left: Value, right: Value) -> Value:
-        """Return left < right of two i64."""
+        """Return left < right for two i64."""
         level = max(left.level, right.level)
         return self.put(f"arith.cmpi slt, {left.name}, {right.name} : i64", "i1", is_wide=False, level=level)
 
 
 def literal(value: float, dtype: str) -> str:
-    """Return MLIR's text of a number of a dtype."""
+    """Return MLIR's text for a number of a dtype."""
     if dtype == "i1":
         return "true" if value else "false"
     if dtype == "f64":
@@ -248,10 +251,10 @@ def _bits_of_bfloat16(value: float) -> int:
 
 
 def _as_float32(number: float) -> float:
-    """Return a number within float32's range: what is larger is infinite, as it is for PyTorch's kernels."""
+    """Return a number rounded to float32: larger ones become infinite, as in PyTorch's kernels."""
     return ctypes.c_float(number).value
 
 
 def _as_float16(number: float) -> float:
-    """Likewise."""
+    """Return a number with those beyond float16's range as infinities."""
     return math.copysign(math.inf, number) if abs(number) >= _FLOAT16_END else number
