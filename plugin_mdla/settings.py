@@ -70,7 +70,7 @@ class Settings(BackendSettings):
         return self.simulator or self.device == "simulator"
 
     @property
-    def error_class(self) -> float:
+    def max_relative_error(self) -> float:
         """Largest max|error| / max|reference| to be expected."""
         return _ERRORS[self.format]
 

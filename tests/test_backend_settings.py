@@ -38,7 +38,7 @@ SOURCE = """
         device: Literal["board", "software"] = "board"
 
         @property
-        def error_class(self):
+        def max_relative_error(self):
             return 4 * self.offset
 
         @property
@@ -168,7 +168,7 @@ def test_settings_come_from_all_places_in_order(tmp_path: Path, monkeypatch: pyt
     entry = registry().configured(chosen).entries["offset"]
     assert backend_parts(entry)["backend_settings"] == {"device": "software", "offset": 0.25, "power": True}
     first = resolve({"offset": {"offset": 0.75}}, environ, tmp_path, home=tmp_path)
-    assert registry().configured(first).entries["offset"].info.error_class == 3.0
+    assert registry().configured(first).entries["offset"].info.max_relative_error == 3.0
     monkeypatch.setenv("HUB_OFFSET_DEVICE", "software")
     registry.cache_clear()
     assert registry().entries["offset"].status.accepted

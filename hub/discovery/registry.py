@@ -182,7 +182,11 @@ def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
     from hub.plugin.settings import checked_settings  # imports pydantic, which entries without settings do not need
 
     settings = checked_settings(entry.name, load_attribute(entry.info.settings), given)
-    found = {"requires": settings.requires, "error_class": settings.error_class, "saturates": settings.saturates}
+    found = {
+        "requires": settings.requires,
+        "max_relative_error": settings.max_relative_error,
+        "saturates": settings.saturates,
+    }
     info = replace(entry.info, **{key: value for key, value in found.items() if value is not None})
     status = _status(info)
     if status.accepted and settings.missing:

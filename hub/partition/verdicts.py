@@ -158,10 +158,9 @@ def _unfit(info: BackendInfo, graph: Graph, options: Options) -> str | None:
         return "takes no training graphs"
     if graph.is_dynamic and not info.dynamic_shapes:
         return "takes no dynamic shapes"
-    if info.error_class > (options.accuracy or 0.0) and not _is_named(info.name, options):
-        return (
-            f"its results may be off by {info.error_class:.1%}; allow that with options={{'accuracy': {info.error_class}}}"
-        )
+    error = info.max_relative_error
+    if error > (options.accuracy or 0.0) and not _is_named(info.name, options):
+        return f"its results may be off by {error:.1%}; allow that with options={{'accuracy': {error}}}"
     return None
 
 

@@ -56,7 +56,7 @@ class BackendInfo:
     settings: str = ""
     """"package.module:Settings", a `BackendSettings` importable without torch. The factory is then called with an instance
     of it, once for each distinct instance. Empty means that the backend has no settings."""
-    error_class: float = 0.0
+    max_relative_error: float = 0.0
     """Largest max|error| / max|reference| that it may add to float32 eager's own; 0 means as exact as float32."""
     saturates: bool = False
     """True if the user accepts that values beyond the range of its numbers are clipped, and infinities and NaN made finite.

@@ -77,8 +77,8 @@ class BackendSettings(BaseModel):
         return None
 
     @property
-    def error_class(self) -> float | None:
-        """The largest relative error under these settings; None means `BackendInfo.error_class`."""
+    def max_relative_error(self) -> float | None:
+        """The largest relative error under these settings; None means `BackendInfo.max_relative_error`."""
         return None
 
     @property

@@ -71,7 +71,7 @@ def make(backend: str) -> None:
     entry = registry().entries.get(backend)
     if entry is None:
         raise CompileError("no such backend", backend=backend)
-    settings = CompileSettings(threads=_state.threads, accuracy=entry.info.error_class or None)
+    settings = CompileSettings(threads=_state.threads, accuracy=entry.info.max_relative_error or None)
     relu, product = (_executable(cluster, backend, settings) for cluster in (relu_cluster(), product_cluster()))
     small, large = torch.ones(4, 4), _input()
     _state.calls[backend] = (lambda: relu(small), lambda: product(large))

@@ -63,7 +63,9 @@ def ask(
     manager.add_hookspecs(hookspecs)
     for number, answer in enumerate(answers):
         manager.register(Plugin(answer), name=f"p{number}")
-    info = BackendInfo(name="choosy", factory=f"{__name__}:Choosy", summary="", devices=("cpu", "cuda"), error_class=0.0)
+    info = BackendInfo(
+        name="choosy", factory=f"{__name__}:Choosy", summary="", devices=("cpu", "cuda"), max_relative_error=0.0
+    )
     registry = Registry(manager, [Entry(info, "choosy", "1.0", ACCEPTED)])
     registry._loaded["choosy"] = Choosy()  # the test module is not importable by name
     chosen = options or Options()

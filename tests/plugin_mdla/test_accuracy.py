@@ -69,7 +69,7 @@ def test_the_sdks_convolution_calibrated(simulated: Callable[..., Mdla], convolu
 def test_the_declared_error_holds(form: str, simulated: Callable[..., Mdla], convolutions: list) -> None:
     """Every format stays within the error class that it declares, on every draw."""
     backend = simulated(format=form)
-    assert errors(backend, convolutions)[2] <= 100 * backend.settings.error_class
+    assert errors(backend, convolutions)[2] <= 100 * backend.settings.max_relative_error
 
 
 @pytest.mark.parametrize("name", NETS)

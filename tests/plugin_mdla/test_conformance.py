@@ -27,7 +27,7 @@ def test_only_the_declared_error_is_granted(error: float, is_fine: bool) -> None
     with pytest.raises(AssertionError, match="3 of 3 elements wrong"):
         check_close(got, (exact,), reference)
     try:
-        check_close(got, (exact,), reference, error_class=0.1)
+        check_close(got, (exact,), reference, max_relative_error=0.1)
     except AssertionError:
         assert not is_fine
     else:

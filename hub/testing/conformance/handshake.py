@@ -82,9 +82,11 @@ def _claims(info: Any) -> Iterator[tuple[bool, str]]:
         yield is_known, f"dtypes names {dtype!r}, which torch does not know"
     for flag in ("dynamic_shapes", "training", "saveable"):
         yield isinstance(getattr(info, flag), bool), f"{flag} is {getattr(info, flag)!r}, True or False expected"
-    error_class = info.error_class
-    is_error = isinstance(error_class, (int, float)) and math.isfinite(error_class) and error_class >= 0
-    yield is_error, f"error_class is {error_class!r}, a number of at least 0 expected"
+    max_relative_error = info.max_relative_error
+    is_error = (
+        isinstance(max_relative_error, (int, float)) and math.isfinite(max_relative_error) and max_relative_error >= 0
+    )
+    yield is_error, f"max_relative_error is {max_relative_error!r}, a number of at least 0 expected"
     peers = cast("Mapping[Any, Any]", info.peers)
     for name, place in peers.items():
         yield _matches(_PATH, place), f'peer {name!r} is {place!r}, not "package.module:callable"'

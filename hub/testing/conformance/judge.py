@@ -24,9 +24,9 @@ _granted: list[float] = [0.0]
 """Error class of the backend that this process examines; there is one backend in each process."""
 
 
-def grant(error_class: float) -> None:
+def grant(max_relative_error: float) -> None:
     """Allow results, from now on, to be off by the examined backend's declared error, relative to the largest value."""
-    _granted[0] = error_class
+    _granted[0] = max_relative_error
 
 
 def granted() -> float:
@@ -72,7 +72,7 @@ def value_problem(got: Outputs, wanted: Tensors, references: Sequence[Reference 
 
     Against float64 `references` the declared error class is allowed; without, `wanted` is the backend's own result.
     """
-    return _assertion(lambda: check_close(got, wanted, references, error_class=_granted[0] if references else 0.0))
+    return _assertion(lambda: check_close(got, wanted, references, max_relative_error=_granted[0] if references else 0.0))
 
 
 def answer_problem(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[Any]) -> str:

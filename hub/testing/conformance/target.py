@@ -127,5 +127,5 @@ def load_target(name: str, limit_s: float, *, has_hard: bool = True) -> Target:
     """Load a backend. Raise HubError as the registry does."""
     backend = registry().backend(name)
     entry = registry().entries[name]
-    grant(entry.info.error_class)
+    grant(entry.info.max_relative_error)
     return Target(entry, backend, limit_s, has_hard)

@@ -67,13 +67,13 @@ def check_close(
     reference64: Sequence[Reference | None] = (),
     *,
     has_values: bool = True,
-    error_class: float = 0.0,
+    max_relative_error: float = 0.0,
 ) -> None:
     """Raise AssertionError, naming output, index, values and ULPs, if results break eager's contract.
 
     Count, shape, dtype and device must be equal. Integers and booleans must be equal. In floating point, NaN and infinities
     must be at the same positions; elsewhere the error against float64 may be at most `EAGER_FACTOR` times eager's own, plus
-    `ULPS` roundings, plus the reference's noise, plus `error_class`, as declared by the backend, times the largest value.
+    `ULPS` roundings, plus the reference's noise, plus `max_relative_error` times the largest value.
     Without a reference, eager is the reference. With `has_values=False` only count, shape, dtype and device matter.
     """
     assert len(got) == len(wanted), f"{len(got)} outputs, {len(wanted)} expected"
@@ -83,7 +83,7 @@ def check_close(
             continue
         reference = reference64[index] if index < len(reference64) else None
         if eager.is_floating_point():
-            _check_floats(f"output {index}", mine, eager, reference, error_class)
+            _check_floats(f"output {index}", mine, eager, reference, max_relative_error)
         else:
             _check_equal(f"output {index}", mine, eager)
 
@@ -101,7 +101,7 @@ def _check_equal(where: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def _check_floats(
-    where: str, got: torch.Tensor, wanted: torch.Tensor, reference: Reference | None, error_class: float
+    where: str, got: torch.Tensor, wanted: torch.Tensor, reference: Reference | None, max_relative_error: float
 ) -> None:
     mine, eager = got.double(), wanted.double()
     special = ~torch.isfinite(eager) | ~torch.isfinite(mine)
@@ -110,8 +110,8 @@ def _check_floats(
         _fail(f"{where}: NaN or infinity", got, wanted, (special & ~agree).double())
     truth = eager if reference is None else torch.where(torch.isfinite(reference.values), reference.values, eager)
     allowed = _allowed(eager, truth, special, torch.finfo(wanted.dtype), 0.0 if reference is None else reference.noise)
-    if error_class:
-        allowed = allowed + error_class * torch.where(special, 0.0, truth.abs()).max()
+    if max_relative_error:
+        allowed = allowed + max_relative_error * torch.where(special, 0.0, truth.abs()).max()
     excess = torch.where(special, torch.zeros_like(eager), (mine - truth).abs() - allowed)
     if bool((excess > 0).any()):
         _fail(where, got, wanted, excess)
