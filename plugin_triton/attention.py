@@ -97,7 +97,7 @@ def read_by(outputs: Sequence[Tensor]) -> Readers:
 
 
 def _is_alone(last: Product, attention: Attention, readers: Readers) -> bool:
-    """Return whether no other tensor, nor the caller, reads a tensor that would not be written to memory."""
+    """Return whether neither another tensor nor the caller reads a tensor that would not be written to memory."""
     return not any(
         reader is not last and reader not in attention.inside
         for each in attention.inside

@@ -18,7 +18,7 @@ STAGES = (2, 3, 4)
 _HELD_BYTES = 512
 """Most bytes of tiles per thread: half of its 255 registers; the others are for offsets and intermediate values."""
 _MOVED = 1.5
-"""Largest multiple of the fewest bytes moved by any choice that other choices may move."""
+"""Most bytes that a timed choice may move, as a multiple of the fewest that any choice moves."""
 
 
 @dataclass(frozen=True)

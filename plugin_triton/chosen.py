@@ -16,7 +16,7 @@ from .source import Choose
 
 
 def gpu_of(device: torch.device) -> str:
-    """Return the name of what decides how fast code is: the GPU, and the version of Triton that writes its machine code."""
+    """Return what the speed of code depends on, as text: the GPU, and the version of Triton that writes machine code."""
     import triton
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"

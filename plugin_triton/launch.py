@@ -57,7 +57,7 @@ class Launcher:
         handle[(*grid, 1, 1)[:3]](*arguments, *constants)
 
     def _key(self, arguments: tuple[Any, ...]) -> Hashable:
-        """Return a key at least as fine as Triton's for separate kernels, if each argument keeps its dtype."""
+        """Return a key that differs whenever Triton would compile another kernel, if each argument keeps its dtype."""
         kinds = [
             argument.data_ptr() % _ALIGNED == 0 if is_memory else _kind(argument)
             for argument, is_memory in zip(arguments, self._is_memory, strict=True)

@@ -32,7 +32,7 @@ def capability_of(device: Any) -> tuple[int, int] | None:
 
 
 def on_gpu(node: fx.Node) -> str | None:
-    """Return a refusal unless every tensor is on a GPU that is new enough, as far as this process knows the GPU."""
+    """Require every tensor to lie on a GPU that is new enough, as far as this process knows the GPU."""
     for device in dict.fromkeys(tensor.device for tensor in tensors_of(node)):
         if device.type != "cuda":
             return f"device {device}, only cuda here: HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU"
