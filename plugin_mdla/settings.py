@@ -51,7 +51,7 @@ class Settings(BackendSettings):
     library: str = ""
     """The path of `libmicrondla.so`; empty means the loader's search path."""
     format: Annotated[Format, BeforeValidator(_lower)] = "auto"
-    """"auto": each tensor in its own QX.Y, from calibration; "varfp": weights so, activations Q8.8; "q8.8"; "int8"."""
+    """"auto": each tensor in its own QX.Y, from calibration; "varfp": only weights, activations Q8.8; "q8.8"; "int8"."""
     calibration: str = ""
     """The calibration file of the model; empty takes ranges from the first call."""
     saturate: bool = False

@@ -58,7 +58,7 @@ class Tuner:
     bench: Bench = bench
     clock: Callable[[], float] = time.monotonic
     gains: list[float] = field(default_factory=list[float])
-    """For each kernel that was timed: its seconds with blocks by rules, divided by its seconds with the best blocks."""
+    """Ratio for each timed kernel: its seconds with blocks by rules, divided by its seconds with the best blocks."""
     left: int = 0
     """Number of kernels that no time was left for."""
     precision: str = IEEE
