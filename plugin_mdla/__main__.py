@@ -48,7 +48,7 @@ def report(model: Model, calibration: Annotated[Path | None, typer.Option(help="
 
 
 def read_samples(path: Path) -> list[tuple[Any, ...]]:
-    """Read samples; single tensors become tuples of one. Raises OptionError."""
+    """Read samples; single tensors become tuples of one. Raise OptionError if the file is not a list of samples."""
     import torch
 
     try:

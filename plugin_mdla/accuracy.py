@@ -1,4 +1,4 @@
-"""What fixed point costs, layer by layer: formats, saturation, error, signal to noise."""
+"""The accuracy of fixed point, layer by layer: formats, saturation, error, signal to noise."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .simulator.device import Simulator
 
 @dataclass(frozen=True, slots=True)
 class LayerAccuracy:
-    """One value of the program beside its float64 run."""
+    """The accuracy of one value of the program, against a run in float64."""
 
     name: str
     kind: str
     format: Format
     weights: Format | None
-    """Of its weight; None where it has none."""
+    """The format of its weight; None if it has none."""
     saturated: int
     mean: float
     """Mean |error| over max |reference|."""
     largest: float
     """Max |error| over max |reference|."""
     noise_db: float
-    """Signal to noise in dB; infinite where there is no error."""
+    """Signal to noise in dB; infinite if there is no error."""
 
 
 def measured(
@@ -71,7 +71,7 @@ def accuracies(program: Program, formats: Formats, inputs: Sequence[torch.Tensor
 
 
 def report(program: Program, formats: Formats, inputs: Sequence[torch.Tensor]) -> str:
-    """Return the table that people read, with advice where values saturate."""
+    """Return the report as a table, with advice if values saturate."""
     found = accuracies(program, formats, inputs)
     name_width = max(5, *(len(item.name) for item in found))
     kind_width = max(8, *(len(item.kind) for item in found))

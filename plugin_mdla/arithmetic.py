@@ -1,7 +1,7 @@
-"""What each operator computes, over real numbers or over integers in float64: the same function serves both.
+"""The computation of each operator, over real numbers or over integers in float64: the same function serves both.
 
 Over integers every sum here is exact (below 2**53), so the order of summation, and with it the number of threads, does
-not matter. Means give sums; who divides them knows whether to round.
+not matter. Means are returned as sums; the caller divides them, because it knows whether to round.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Operands = Sequence[torch.Tensor]
 
 
 def apply(layer: Layer, inputs: Operands, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return a layer's result before rounding; of AveragePool and GlobalAveragePool, the sum over each window.
+    """Return a layer's result before rounding; for AveragePool and GlobalAveragePool, the sum over each window.
 
-    Not for LeakyRelu, Sigmoid and Tanh, which are functions of single elements.
+    LeakyRelu, Sigmoid and Tanh, which are pointwise, are not covered.
     """
     return _FUNCTIONS[layer.kind](layer, inputs, weight, bias)
 
 
 def window_counts(layer: Layer, shape: Sequence[int]) -> torch.Tensor:
-    """Return how many elements of an input of `shape` each mean of a pooling layer is over, broadcasting to its result."""
+    """Return the number of elements of an input of `shape` in each mean of a pooling layer, broadcastable to its result."""
     if layer.kind == "GlobalAveragePool":
         return torch.tensor(float(math.prod(shape[2:])), dtype=torch.float64)
     if layer.attributes["count_include_pad"]:
@@ -48,7 +48,7 @@ def _conv(layer: Layer, inputs: Operands, weight: torch.Tensor | None, bias: tor
 
 
 def _depthwise(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: Layer) -> torch.Tensor:
-    """One filter or a few a channel, by shifted products: PyTorch's float64 convolution takes one call a channel."""
+    """Compute one or a few filters per channel by shifted products: PyTorch makes one float64 convolution per channel."""
     (down, right), (tall, wide) = layer.attributes["strides"], layer.attributes["dilations"]
     height, width = layer.shape[2:]
     times = weight.shape[0] // x.shape[1]

@@ -1,4 +1,4 @@
-"""Ranges of a model's values, as samples show them: a JSON file by name of value, and what tells models apart."""
+"""Ranges of a model's values on samples: a JSON file by name of value, with what distinguishes models."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What samples showed of one value."""
+    """The range of one value on the samples."""
 
     operator: str
     shape: tuple[int, ...]
     largest: float
-    """Largest magnitude."""
+    """The largest magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Ranges of one model's values by the names of its graph's nodes."""
+    """The ranges of one model's values, by the names of its graph's nodes."""
 
     ranges: Mapping[str, Range]
     weights: Mapping[str, str]
-    """Digests of the weights, by name: samples of one set say nothing of another."""
+    """Digests of the weights, by name: ranges under one set of weights do not apply to another."""
     samples: int
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         values = {name: [found.operator, list(found.shape), found.largest] for name, found in self.ranges.items()}
         text = json.dumps(
             {"version": VERSION, "samples": self.samples, "values": values, "weights": {**self.weights}}, indent=1
@@ -55,7 +55,7 @@ class Calibration:
 
     @classmethod
     def read(cls, path: Path) -> Calibration:
-        """Read a file. Raises ConstantsRefused for one that is missing, damaged or of another version."""
+        """Read a file. Raise ConstantsRefused if it is missing, corrupt or of another version."""
         try:
             found = json.loads(path.read_text())
             if found["version"] != VERSION:
@@ -76,8 +76,7 @@ class Calibration:
     def ranges_of(self, program: Program, cluster: Cluster) -> dict[str, float]:
         """Return the largest magnitude of every value of a program.
 
-        Raises ConstantsRefused where a value is not in the file, or is another operator's or of another shape there, or
-        where weights are others.
+        Raise ConstantsRefused if a value is not in the file, or has another operator or shape there, or if weights differ.
         """
         nodes: Mapping[str, Any] = {node.name: node for node in cluster.module.graph.nodes}
         known = {name: self._largest(name, nodes[name]) for name in program.inputs}
@@ -93,7 +92,7 @@ class Calibration:
         shape = tuple(elements(value)[0].shape)
         if found is None:
             raise _foreign(f"it knows no value {name}")
-        # Of an input, the cluster does not know which operator made it.
+        # The cluster does not know which operator computed an input.
         is_input = node.op == "placeholder"
         if found.shape != shape or not (is_input or found.operator == operator_name(node)):
             mine = f"{operator_name(node)} {list(shape)}"
@@ -102,9 +101,9 @@ class Calibration:
 
 
 def with_bounds(program: Program, known: Mapping[str, float]) -> dict[str, float]:
-    """Return ranges of all values: those known of the graph's own values, and bound for the steps on the way to them.
+    """Return ranges of all values: the known ones of the graph's own values, and bounds for intermediate steps.
 
-    Steps are bounded even where a run has shown them: one of relu6 is zero until an input passes 6.
+    Steps are bounded even if a run has computed them: one of relu6 is zero until an input exceeds 6.
     """
     ranges = {name: known[name] for name in program.inputs}
     for layer in program.layers:
@@ -113,7 +112,7 @@ def with_bounds(program: Program, known: Mapping[str, float]) -> dict[str, float
 
 
 def _bound(layer: Layer, ranges: Mapping[str, float]) -> float:
-    """Bound a step on the way to a value, of which samples say nothing: from its operands' ranges."""
+    """Return a bound for an intermediate step, which samples do not cover, from its operands' ranges."""
     if layer.kind in ("Sigmoid", "Tanh"):
         return 1.0
     constant = 0.0 if layer.weight is None else float(layer.weight.abs().max())

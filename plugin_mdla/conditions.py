@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch import fx
 
 MOST_TERMS = 1 << 16
-"""Longest sum of products of 16-bit integers, with a bias, that 48 bits hold whatever the values."""
+"""Length of the longest sum of products of 16-bit integers, plus a bias, that fits 48 bits for all values."""
 
 
 def constant(*names: str) -> Condition:
-    """These arguments are weights, or not given."""
+    """Require these arguments to be weights, or omitted."""
 
     def condition(node: fx.Node) -> str | None:
         for name in names:
@@ -37,7 +37,7 @@ def constant(*names: str) -> Condition:
 
 
 def image(*names: str) -> Condition:
-    """These arguments are images [N, C, H, W] with elements and of fixed size."""
+    """Require these arguments to be images [N, C, H, W]; `on_device` checks that they have elements and fixed sizes."""
 
     def condition(node: fx.Node) -> str | None:
         for name in names:
@@ -50,7 +50,7 @@ def image(*names: str) -> Condition:
 
 
 def on_device(node: fx.Node) -> str | None:
-    """Every tensor that is no weight lies on the CPU, has elements, and 2 or 4 dims of fixed size."""
+    """Require tensors to lie on the CPU, and those other than weights to have elements and fixed sizes."""
     sources = [value for source in node.all_input_nodes if not is_weight(source) for value in elements(value_of(source))]
     for tensor in (*sources, *elements(value_of(node))[:1]):
         shape = getattr(tensor, "shape", ())
@@ -63,7 +63,7 @@ def on_device(node: fx.Node) -> str | None:
 
 
 def two_or_four_dims(node: fx.Node) -> str | None:
-    """Activations are [N, C] or [N, C, H, W], inputs and result alike."""
+    """Require activations, inputs and result alike, to be [N, C] or [N, C, H, W]."""
     sources = [value_of(source) for source in node.all_input_nodes if not is_weight(source)]
     for tensor in (*sources, elements(value_of(node))[0]):
         if len(tensor.shape) not in (2, 4):
@@ -72,7 +72,7 @@ def two_or_four_dims(node: fx.Node) -> str | None:
 
 
 def short_sums(node: fx.Node) -> str | None:
-    """No sum of products is longer than the accumulator holds."""
+    """Require sums of products to be no longer than the accumulator holds."""
     shape = value_of(argument(node, "weight")).shape
     is_transposed = "transpose" in operator_name(node)
     terms = math.prod(shape[1:]) if not is_transposed else shape[0] * math.prod(shape[2:])
@@ -80,7 +80,7 @@ def short_sums(node: fx.Node) -> str | None:
 
 
 def plain_ratio(node: fx.Node) -> str | None:
-    """The size grows by a whole number in both directions."""
+    """Require the size to grow by a whole factor in both directions."""
     old, new = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
     given = argument(node, "scale_factors") if operator_name(node).endswith(".vec") else None
     factors = tuple(given or ())
@@ -91,7 +91,7 @@ def plain_ratio(node: fx.Node) -> str | None:
 
 
 def whole_windows(node: fx.Node) -> str | None:
-    """Adaptive windows are all of one size."""
+    """Require all adaptive windows to have one size."""
     old, new = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
     if any(large % small for large, small in zip(old, new, strict=True)):
         return f"adaptive windows from {list(old)} to {list(new)} are of unequal size"
@@ -99,18 +99,18 @@ def whole_windows(node: fx.Node) -> str | None:
 
 
 def floor_sizes(node: fx.Node) -> str | None:
-    """Pooling windows end inside the padded input; the device's operators know no ceil_mode."""
+    """Require pooling windows to end inside the padded input: the device's operators have no ceil_mode."""
     return None if not argument(node, "ceil_mode") else "ceil_mode=True, only False here"
 
 
 def no_dilation(node: fx.Node) -> str | None:
-    """Pooling windows have no holes."""
+    """Require pooling windows without dilation."""
     value = argument(node, "dilation")
     return None if all(step == 1 for step in elements(value)) else f"dilation={value}, only 1 here"
 
 
 def whole_image(node: fx.Node) -> str | None:
-    """The mean is over both sides of the image."""
+    """Require the mean to be over both sides of the image."""
     dims = argument(node, "dim")
     rank = len(value_of(argument(node, "self")).shape)
     found = sorted(dim % rank for dim in elements(dims)) if dims is not None else []
@@ -118,14 +118,14 @@ def whole_image(node: fx.Node) -> str | None:
 
 
 def only_first_read(node: fx.Node) -> str | None:
-    """Nobody reads the saved statistics."""
+    """Require the saved statistics to be unread."""
     read = {user.args[1] for user in node.users if len(user.args) == 2 and isinstance(user.args[1], int)}
     bad = sorted(position for position in read if position)
     return f"output {bad[0]} is read, only output 0 here" if bad else None
 
 
 def addable(node: fx.Node) -> str | None:
-    """Two activations of one shape, or one that repeats a number a channel; or an activation and a constant."""
+    """Require two activations of equal shape, or one with one number per channel; or an activation and a constant."""
     first, second = argument(node, "self"), argument(node, "other")
     if is_weight(first) and is_weight(second):
         return "two constants"
@@ -150,7 +150,7 @@ def _is_weight_of(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
 
 
 def number(name: str) -> Condition:
-    """The argument is a finite number known while compiling."""
+    """Require the argument to be a finite number that is known at compile time."""
 
     def condition(node: fx.Node) -> str | None:
         value = argument(node, name)
@@ -160,7 +160,7 @@ def number(name: str) -> Condition:
 
 
 def relu_shape(node: fx.Node) -> str | None:
-    """Clamps from 0 up to a positive number, as relu6 does."""
+    """Require a clamp from 0 to a positive number, as in relu6."""
     low, high = argument(node, "min_val"), argument(node, "max_val")
     if low != 0 or not isinstance(high, (int, float)) or not 0 < high < 32768:
         return f"clamp from {low} to {high}, only from 0 to a positive number here"
@@ -168,13 +168,13 @@ def relu_shape(node: fx.Node) -> str | None:
 
 
 def gentle_slope(node: fx.Node) -> str | None:
-    """The slope of the negative side fits Q1.15."""
+    """Require the slope of the negative side to fit Q1.15."""
     slope = argument(node, "negative_slope")
     return None if isinstance(slope, (int, float)) and -1 <= slope < 1 else f"negative_slope={slope}, -1 to 1 here"
 
 
 def flattens(node: fx.Node) -> str | None:
-    """Make [N, C*H*W] of [N, C, H, W] for linear layers, whose weight is then a filter as large as the image."""
+    """Require a view of [N, C, H, W] as [N, C*H*W] for linear layers, whose weight is then an image-sized filter."""
     old, new = tuple(value_of(node.args[0]).shape), tuple(node.meta["val"].shape)
     if len(old) != 4 or new != (old[0], math.prod(old[1:])):
         return f"from {list(old)} to {list(new)}, only [N, C, H, W] to [N, C*H*W] here"
@@ -185,7 +185,7 @@ def flattens(node: fx.Node) -> str | None:
 
 
 def concatenates(node: fx.Node) -> str | None:
-    """Join activations along the channels."""
+    """Require a concatenation of activations along the channels."""
     tensors = argument(node, "tensors")
     if any(map(is_weight, tensors)):
         return "a constant among the parts"

@@ -1,4 +1,4 @@
-"""Writes a program as an ONNX model of opset 9: the newest with Upsample, which the device takes and later ones lack."""
+"""Write a program as an ONNX model of opset 9: the newest with Upsample, which the device takes and later ones lack."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .program import Layer, Program
 
 OPSET = 9
 _IR_VERSION = 4
-"""First one in which initializers need not be inputs too."""
+"""The first version in which initializers need not be inputs, too."""
 
 
 def onnx_model(program: Program) -> onnx.ModelProto:
-    """Return the model: operators of `KINDS` only, weights as initializers. Inputs that pass through are left out."""
+    """Return the model: operators of `KINDS` only, weights as initializers. Inputs among the outputs are left out."""
     builder = _Builder()
     for layer in program.layers:
         builder.take(layer)
@@ -36,7 +36,7 @@ def onnx_model(program: Program) -> onnx.ModelProto:
 
 
 def device_outputs(program: Program) -> tuple[str, ...]:
-    """Return the results that layers make, each once, in order."""
+    """Return the names of the outputs that layers compute, each once, in order."""
     return tuple(dict.fromkeys(name for name in program.outputs if name not in program.inputs))
 
 
@@ -62,14 +62,14 @@ def _operands(builder: _Builder, layer: Layer) -> list[str]:
 
 
 def _gemm(builder: _Builder, layer: Layer) -> list[str]:
-    """Gemm of opset 9 has to have its third operand."""
+    """Return the operands with a bias of zeros if there is none: Gemm of opset 9 requires its third operand."""
     assert layer.weight is not None
     bias = torch.zeros(layer.weight.shape[0]) if layer.bias is None else layer.bias
     return [builder.weight(f"{layer.name}.weight", layer.weight), builder.weight(f"{layer.name}.bias", bias)]
 
 
 def _statistics(builder: _Builder, layer: Layer) -> list[str]:
-    """Scale and shift are in `weight` and `bias`: mean 0 and variance 1 leave them as they are."""
+    """Return scale and shift, which are `weight` and `bias`, then mean 0 and variance 1, which change nothing."""
     assert layer.weight is not None
     zeros, ones = torch.zeros_like(layer.weight), torch.ones_like(layer.weight)
     return [

@@ -1,4 +1,4 @@
-"""What users are told of one cluster: size, predicted time, and accuracy layer by layer on given inputs."""
+"""The report on one cluster: size, predicted time, and accuracy layer by layer on given inputs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .timing import bus_bytes, predicted_s
 
 
 def evidence(program: Program, settings: Settings, ranges: Mapping[str, float] | None, inputs: Sequence[Any]) -> str:
-    """Return the report on a cluster. `ranges` are the calibration file's; None takes them from `inputs`, and says so.
+    """Return the report on a cluster. `ranges` are the calibration file's; None takes them from `inputs`, with a note.
 
-    Numbers are the software device's, whatever runs the cluster.
+    Numbers are the software device's, on a board, too.
     """
     lines = [
         f"{len(program.layers)} layers, {sum(layer.macs for layer in program.layers) / 1e6:.1f} M products; "

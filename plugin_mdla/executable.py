@@ -1,4 +1,4 @@
-"""A compiled cluster: on the board or on the software device, ranges from calibration or from its first call."""
+"""A compiled cluster on the board or on the software device, with ranges from calibration or from its first call."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Session(Protocol):
 
 
 class BoardSession:
-    """A program on the board. Keeps the compiled file, which `save` copies."""
+    """A program on the board, with its compiled file, which `save` copies."""
 
     def __init__(self, board: Board, binary: Path, formats: Formats, program: Program) -> None:
         self.board, self.binary = board, binary
         self._formats, self._program = formats, program
 
     def run(self, inputs: Sequence[torch.Tensor], *, stop_at: int | None = None) -> Call:
-        """Run one call. What saturates on the board it does not tell; inputs that must are not sent where `stop_at`."""
+        """Run one call. The board does not report saturation; a call with `stop_at` inputs that do not fit is not sent."""
         saturated: dict[str, int] = {}
         not_finite = 0
         for name, value in zip(self._program.inputs, inputs, strict=True):
@@ -89,22 +89,25 @@ class MdlaExecutable(Executable):
         ranges: Mapping[str, float] | None,
         folder: Path | None,
     ) -> None:
-        """`ranges` are None where the first call has to show them; `folder` holds a binary that was saved."""
+        """Open a device if the formats are known. `ranges` is None if the first call must determine them.
+
+        `folder` holds a saved binary; None if there is none.
+        """
         self.program, self._cluster, self.settings = program, cluster, settings
         self.ranges = ranges
         self._lock = threading.Lock()
         self._folder = folder
         self._session: Session | None = None
         self.samples: tuple[torch.Tensor, ...] = ()
-        """Inputs of the first call: for the report."""
+        """The inputs of the first call, for the report."""
         self.are_ranges_seen = False
-        """True where ranges came from a first call, of this process or of the one that saved them."""
+        """True if ranges came from a first call, in this process or in the one that saved them."""
         self._saturated = Counter[str]()
         if program.layers and (ranges is not None or not needs_ranges(settings)):
             self._session = self._opened(ranges or {}, ())
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call. Raises InputRefused where values are not finite, or saturate and `HUB_MDLA_SATURATE` is off."""
+        """Run one call. Raise InputRefused if `HUB_MDLA_SATURATE` is off and values saturate or are not finite."""
         if not self.program.layers:
             return self._handed_over(inputs, inputs)
         session = self._session or self._calibrated(inputs)
@@ -116,7 +119,7 @@ class MdlaExecutable(Executable):
         return self._handed_over(inputs, call.outputs)
 
     def save(self, folder: Path) -> None:
-        """Write ranges, settings and, of the board, the compiled program. The cluster itself has the weights."""
+        """Write ranges, settings and, for the board, the compiled program. The cluster itself holds the weights."""
         facts = {
             "ranges": self.ranges,
             "are_ranges_seen": self.are_ranges_seen,
@@ -128,7 +131,7 @@ class MdlaExecutable(Executable):
             shutil.copyfile(self._session.binary, folder / BINARY_FILE)
 
     def dump(self, folder: Path) -> None:
-        """Write the ONNX model, and the report of formats, saturation and error by layer on a first call's inputs."""
+        """Write the ONNX model, and the report of formats, saturation and error by layer on the first call's inputs."""
         (folder / MODEL_FILE).write_bytes(onnx_model(self.program).SerializeToString())
         if self.samples and (formats := self.formats) is not None:
             (folder / "accuracy.txt").write_text(report(self.program, formats, self.samples))
@@ -138,7 +141,7 @@ class MdlaExecutable(Executable):
 
     @property
     def formats(self) -> Formats | None:
-        """Format of all values; None before the first call has shown ranges."""
+        """The formats of all values; None before the first call has determined ranges."""
         if not self.program.layers or (self.ranges is None and needs_ranges(self.settings)):
             return None
         return choose_formats(self.program, self.settings, self.ranges or {})
@@ -146,7 +149,7 @@ class MdlaExecutable(Executable):
     # --- First call ---------------------------------------------------------------------------------------------------
 
     def _calibrated(self, inputs: Sequence[Any]) -> Session:
-        """Take ranges from the first call's inputs, once; other threads wait. Refuses inputs that are not finite."""
+        """Take ranges from the first call's inputs, once; other threads wait. Raise InputRefused if any is not finite."""
         with self._lock:
             if self._session is not None:
                 return self._session
@@ -156,7 +159,7 @@ class MdlaExecutable(Executable):
             ranges = with_bounds(self.program, largest_values(run_floating(self.program, shaped)))
             try:
                 session = self._opened(ranges, shaped)
-            except ConstantsRefused as error:  # others are the board's faults, and end its use
+            except ConstantsRefused as error:  # other errors are the board's, and end its use
                 raise self._refused(error.message, blamed(self._cluster, error.node)) from error
             self.ranges = ranges
             self._session = session
@@ -164,7 +167,7 @@ class MdlaExecutable(Executable):
             return session
 
     def warn_of_ranges(self) -> None:
-        """Say that ranges came from a first call: larger values will not fit. A worker's own warning reaches nobody."""
+        """Warn that ranges came from a first call: larger values will not fit. Users do not see a worker's own warning."""
         self.are_ranges_seen = True
         LOG.warning(
             "cluster %s: ranges come from its first inputs; `hub mdla calibrate` takes them from samples",
@@ -173,7 +176,7 @@ class MdlaExecutable(Executable):
 
     @property
     def saturated(self) -> Mapping[str, int]:
-        """Elements that saturated in all calls so far, by value, where the user accepts that."""
+        """Number of elements that saturated in all calls so far, by value, if the user accepts saturation."""
         return dict(self._saturated)
 
     def _opened(self, ranges: Mapping[str, float], samples: Sequence[torch.Tensor]) -> Session:
@@ -218,7 +221,7 @@ class MdlaExecutable(Executable):
         return [value.detach().reshape(shape) for value, shape in zip(inputs, self.program.inputs.values(), strict=True)]
 
     def _handed_over(self, inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return outputs in the cluster's shapes. Inputs that pass straight through stay as they are."""
+        """Return outputs in the cluster's shapes. Inputs that are also outputs are copied unchanged, not quantised."""
         given = dict(zip(self.program.inputs, inputs, strict=True))
         handed: list[torch.Tensor] = []
         seen: set[str] = set()
@@ -229,7 +232,7 @@ class MdlaExecutable(Executable):
         return handed
 
     def _object(self, call: Call) -> None:
-        """Raise InputRefused for a call that the device cannot compute faithfully, or say so where that is accepted."""
+        """Raise InputRefused for a call that the device cannot compute faithfully; log and count it if that is accepted."""
         text = _counted(call.saturated)
         if call.not_finite:
             text = f"{call.not_finite} inputs are NaN or infinite{f'; {text}' if text else ''}"
@@ -239,7 +242,7 @@ class MdlaExecutable(Executable):
             is_news = not self._saturated
             self._saturated.update(call.saturated)
             self._saturated["NaN or infinity"] += call.not_finite
-        # The first time is news; a stream of images would fill the log with the rest.
+        # Only the first call is a warning: a stream of images would fill the log.
         LOG.log(
             logging.WARNING if is_news else logging.DEBUG,
             "cluster %s: values saturated: %s; calibrate on samples with this range. Further calls are counted only",
@@ -260,9 +263,9 @@ class MdlaExecutable(Executable):
 def restored(
     program: Program, cluster: Cluster, settings: Settings, calibrated: Mapping[str, float] | None, folder: Path
 ) -> MdlaExecutable:
-    """Open what `MdlaExecutable.save` wrote; `calibrated` are the ranges of the calibration file, where there is one.
+    """Open a program that `MdlaExecutable.save` wrote; `calibrated` are the calibration file's ranges, None without a file.
 
-    Raises CompileError for damage, another cluster, or other settings or ranges.
+    Raise CompileError for corrupt files, another cluster, or other settings or ranges.
     """
     try:
         facts = json.loads((folder / FACTS_FILE).read_text())
@@ -285,14 +288,14 @@ def restored(
 
 
 def blamed(cluster: Cluster, name: str | None) -> str | None:
-    """Return the node to take from the device for an error at a value: of a tuple's element, what makes the tuple."""
+    """Return the node to disable the device for after an error at a value: the tuple's node for an element of a tuple."""
     found = next((node for node in cluster.module.graph.nodes if node.name == name), None)
     source = found.args[0] if found is not None and found.target is operator.getitem else None
     return source.name if isinstance(source, fx.Node) else name
 
 
 def flags_of(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """Return the device's flags for our settings, the user's own last."""
+    """Return the device's flags for the settings, with the user's own flags last."""
     found = [("nfpgas", settings.boards), ("nclusters", settings.clusters), ("firstcluster", settings.first_cluster)]
     flags = [(name, str(value)) for name, value in found if value != (0 if name == "firstcluster" else 1)]
     flags += [("varfp", "1")] if settings.format in ("auto", "varfp") else []

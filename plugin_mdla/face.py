@@ -1,4 +1,4 @@
-"""torchMDLA's face: a Dynamo backend "mdla" that is on between `enable` and `disable`, and compiles once per shape."""
+"""torchMDLA's interface: a Dynamo backend "mdla", on between `enable` and `disable`, that compiles once per shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _current: Mdla | None = None
 
 
 def turn_on(debug: str, options: str, clusters: int) -> None:
-    """See `plugin_mdla.enable`."""
+    """Enable the Dynamo backend; see `plugin_mdla.enable`."""
     global _current
     if isinstance(clusters, bool) or not isinstance(clusters, int) or clusters < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
         raise OptionError(f"clusters={clusters!r}, a whole number of at least 1 expected", backend=NAME)
@@ -43,15 +43,15 @@ def turn_on(debug: str, options: str, clusters: int) -> None:
 
 
 def turn_off() -> None:
-    """See `plugin_mdla.disable`."""
+    """Disable the Dynamo backend; see `plugin_mdla.disable`."""
     global _current
     _current = None
 
 
 def compile_groups(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """The Dynamo backend: runs groups on the device, compiled at the first call with each set of shapes.
+    """Return the program with groups on the device, compiled at the first call with each set of shapes: the Dynamo backend.
 
-    Without `enable`, in training, and where the program has no functional form, it runs as it is.
+    The program runs in eager without `enable`, in training, and if it has no functional form.
     """
     backend = _current
     if backend is None:
@@ -60,7 +60,7 @@ def compile_groups(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Cal
 
 
 class _PerShape:
-    """A program with one compiled form for each set of shapes that it was called with."""
+    """A program with one compiled form for each set of shapes that it is called with."""
 
     def __init__(self, module: fx.GraphModule, weights: Sequence[int], backend: Mdla) -> None:
         self._module, self._weights, self._backend = module, frozenset(weights), backend
@@ -75,7 +75,7 @@ class _PerShape:
         with self._lock:
             form = self._forms.get(key)
             if form is None:
-                # A changed weight leaves forms behind that nobody calls again.
+                # After a weight has changed, the forms with its old value are never called again.
                 self._forms = {known: made for known, made in self._forms.items() if self._has_weights(known, key)}
                 form = self._forms[key] = self._compiled(inputs)
         return form(*inputs)
@@ -107,5 +107,5 @@ class _PerShape:
 
 
 def current_settings() -> Settings | None:
-    """Return the settings in force between `enable` and `disable`, else None."""
+    """Return the current settings between `enable` and `disable`, else None."""
     return None if _current is None else _current.settings

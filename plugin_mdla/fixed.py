@@ -1,7 +1,7 @@
 """Fixed-point numbers: formats, and how real values become integers.
 
-An integer `q` in a format of `fraction` bits stands for `q / 2**fraction`. Rounding is to the nearest integer, halves
-upward (add one half, then shift right: what an adder and a shifter do); what does not fit saturates. Integers are held
+An integer `q` in a format with `fraction` bits represents `q / 2**fraction`. Rounding is to the nearest integer, halves
+upward (add one half, then shift right, as an adder and a shifter do); values that do not fit saturate. Integers are held
 in float64 tensors, in which sums of up to 2**53 are exact in any order: results do not depend on threads.
 """
 
@@ -15,26 +15,26 @@ import torch
 from hub.plugin import ConstantsRefused
 
 MOST_FRACTION = 24
-"""Largest number of fraction bits. Tensors whose values all lie below 2**-9 keep this one."""
+"""Largest number of fraction bits; tensors with all values below 2**-9 use it."""
 ACCUMULATOR_BITS = 48
-"""Width of the multiply-accumulate units' sums (a DSP48 slice, of which the boards' FPGAs have thousands)."""
+"""Width of the multiply-accumulate units' sums: that of a DSP48 slice; the boards' FPGAs have thousands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """QX.Y: `bits` in all, Y = `fraction` of them behind the point."""
+    """The format QX.Y: `bits` in total, Y = `fraction` of them after the point."""
 
     bits: int
     fraction: int
 
     @property
     def largest(self) -> int:
-        """Largest integer; the smallest is `-largest - 1`."""
+        """The largest integer; the smallest is `-largest - 1`."""
         return (1 << (self.bits - 1)) - 1
 
     @property
     def limit(self) -> float:
-        """Largest value."""
+        """The largest value."""
         return self.largest / 2.0**self.fraction
 
     def __str__(self) -> str:
@@ -45,10 +45,10 @@ Q8_8 = Format(16, 8)
 
 
 def chosen(largest: float, bits: int, *, headroom: float, what: str) -> Format:
-    """Return the finest format that holds `headroom` times a tensor's largest magnitude, the magnitude itself at least.
+    """Return the finest format that holds `headroom` times a tensor's largest magnitude, or at least the magnitude itself.
 
-    A tensor of zeros says nothing of its range, and gets half of the bits behind the point. Raises ConstantsRefused, naming
-    `what`, where no format holds it.
+    A tensor of zeros has no known range, and gets half of the bits after the point. Raise ConstantsRefused, naming `what`,
+    if no format holds the magnitude.
     """
     if not math.isfinite(largest):
         raise ConstantsRefused(f"{what} holds NaN or infinity, which no fixed-point format has", backend="mdla")
@@ -68,7 +68,7 @@ def chosen(largest: float, bits: int, *, headroom: float, what: str) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """Integers, and how many of the values did not fit."""
+    """Integers, and the number of values that did not fit."""
 
     integers: torch.Tensor
     saturated: int = 0
@@ -76,7 +76,7 @@ class Quantised:
 
 
 def quantise(values: torch.Tensor, form: Format) -> Quantised:
-    """Turn real values into integers. NaN becomes 0 and infinities the ends of the range; all are counted."""
+    """Convert real values to integers. NaN becomes 0 and infinities the ends of the range; all are counted."""
     wide = values.to(torch.float64)
     bad = 0 if bool(torch.isfinite(wide).all()) else int((~torch.isfinite(wide)).sum())
     if bad:
@@ -86,13 +86,13 @@ def quantise(values: torch.Tensor, form: Format) -> Quantised:
 
 
 def requantise(integers: torch.Tensor, fraction: int, form: Format) -> Quantised:
-    """Bring integers (or reals, with `fraction` 0) of `fraction` bits into a format. Exact up to 2**52."""
+    """Convert integers (or reals, with `fraction` 0) with `fraction` bits to a format. Exact up to 2**52."""
     rounded = (integers * 2.0 ** (form.fraction - fraction) + 0.5).floor_()
     return saturate(rounded, form)
 
 
 def saturate(integers: torch.Tensor, form: Format) -> Quantised:
-    """Cut integers to a format's range, and count those that were outside."""
+    """Clamp integers to a format's range, and count those that were outside."""
     low, high = -form.largest - 1, form.largest
     if not integers.numel():
         return Quantised(integers)

@@ -1,4 +1,4 @@
-"""Runs a program in floating point: for the ranges of its values, and as the reference of reports."""
+"""Run a program in floating point, for the ranges of its values and as the reference of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the format of every tensor of a program: all of a kind, by weights, or by the ranges that samples show."""
+"""Choose the format of every tensor of a program: one for all, by weights, or by the ranges on samples."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from .program import Layer, Program
 from .settings import Settings
 
 HEADROOM = 2.0
-"""Room above the largest value that calibration saw, in 16 bits: one bit of sixteen buys that other inputs seldom saturate.
-int8 cannot spare it."""
+"""Factor above the largest value in calibration, for 16 bits: at the cost of one bit, other inputs seldom saturate.
+int8 cannot spare that bit."""
 SLOPE = Format(16, 15)
-"""Format of LeakyRelu's slope."""
+"""The format of LeakyRelu's slope."""
 FINER_MEAN = 8
-"""Fraction bits that a mean may have beyond its input: more would make sums too long to divide exactly."""
+"""Fraction bits that a mean may have in addition to its input's: with more, sums are too long to divide exactly."""
 KEEPS = ("Relu", "MaxPool", "Upsample")
-"""Operators whose result has its input's format: they only choose or move values."""
+"""Operators that keep their input's format, because they only select or move values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """One format a value, and one a weight, by name of value and of layer."""
+    """The format of each value, by its name, and of each weight, by the name of its layer."""
 
     values: Mapping[str, Format]
     weights: Mapping[str, Format]
 
 
 def needs_ranges(settings: Settings) -> bool:
-    """Return whether activations' formats follow from samples."""
+    """Return whether the formats of activations depend on samples."""
     return settings.format in ("auto", "int8")
 
 
 def choose_formats(program: Program, settings: Settings, ranges: Mapping[str, float]) -> Formats:
-    """Return the formats of a program. `ranges` are largest magnitudes of values, by name, where `needs_ranges`.
+    """Return the formats of a program. `ranges` are the largest magnitudes of values, by name, if `needs_ranges`.
 
-    Raises ConstantsRefused for a value or weight that no format holds.
+    Raise ConstantsRefused for a value or weight that no format holds.
     """
     values: dict[str, Format] = {}
     for name in program.inputs:
@@ -57,7 +57,7 @@ def choose_formats(program: Program, settings: Settings, ranges: Mapping[str, fl
 
 @contextmanager
 def _at(layer: Layer | None) -> Generator[None]:
-    """Have errors name the graph's node, so that the hub takes that one from the device and not the whole cluster."""
+    """Add the graph's node to errors, so that the hub disables the device for that node, not for the whole cluster."""
     try:
         yield
     except ConstantsRefused as error:
@@ -82,7 +82,7 @@ def _choose(
 
 
 def check_weights(program: Program, settings: Settings) -> None:
-    """Raise ConstantsRefused for a weight that no format holds: known before any call, unlike ranges."""
+    """Raise ConstantsRefused for a weight that no format holds; unlike ranges, weights are known before any call."""
     for layer in program.layers:
         if layer.weight is not None:
             with _at(layer):
@@ -97,7 +97,7 @@ def _value_format(name: str, settings: Settings, ranges: Mapping[str, float]) ->
 
 
 def _weight_format(layer: Layer, weight: torch.Tensor, source: Format, settings: Settings) -> Format:
-    """The finest format of a weight in which its bias, added at the products' scale, leaves the accumulator room."""
+    """Return the finest format of a weight for which its bias, added at the products' scale, still fits the accumulator."""
     if settings.format == "q8.8":
         return Q8_8
     what = f"the {'constant' if not layer.has_products else 'weight'} of {layer.kind} {layer.name}"

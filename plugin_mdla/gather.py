@@ -1,4 +1,4 @@
-"""Shows a model's samples to its graph and writes down the ranges: what calibration files are made of."""
+"""Run a model's graph on samples and record the ranges, which calibration files contain."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .calibration import Calibration, Range
 def calibrated(graph: Graph, inputs: Sequence[Any], samples: Iterable[Sequence[torch.Tensor]]) -> Calibration:
     """Run a graph on samples in eager and return the largest magnitude of each float value.
 
-    `inputs` are values of all placeholders; a sample has one tensor for each that is no weight, of the shape captured, in
-    order. Raises OptionError for samples that are none, of another number or shape, or not finite.
+    `inputs` are the values of all placeholders; a sample has one tensor for each that is no weight, of the captured shape,
+    in order. Raise OptionError if there are no samples, or if one has another number or shape of tensors, or is not finite.
     """
     recorder = _Recorder(graph.module)
     free = [position for position, node in enumerate(graph.placeholders) if node.name not in graph.weights]
@@ -56,14 +56,14 @@ def _check(value: Any, captured: Any, count: int) -> None:
 
 
 class _Recorder(fx.Interpreter):
-    """Keeps the largest magnitude of every float tensor that a run makes."""
+    """An interpreter that records the largest magnitude of every float tensor of its runs."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.ranges: dict[str, Range] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run one node as always, and look at its result."""
+        """Run one node as usual, and record the range of its result."""
         value = super().run_node(n)
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
             largest = float(value.detach().abs().max())

@@ -1,4 +1,4 @@
-"""Puts what the device takes into groups that stand in the graph as one operator each: `mdla::CompilationGroup`."""
+"""Collect the nodes that the device takes into groups, each one operator in the graph: `mdla::CompilationGroup`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ from hub.plugin import (
 from .backend import Mdla
 
 _GROUPS: dict[str, tuple[Executable, Cluster]] = {}
-"""What `mdla::CompilationGroup` runs, by the name that the graph holds. Groups live as long as the process: exported
-programs refer to them."""
+"""Name in the graph -> the executable that `mdla::CompilationGroup` runs.
+
+Groups live as long as the process, because exported programs refer to them.
+"""
 _REFUSED: set[str] = set()
-"""Groups of which a refused call was told: once is news."""
+"""Groups with a refused call that was already logged as a warning: each gets only one."""
 _numbers = itertools.count()
 _lock = threading.Lock()
 
 
 @torch.library.custom_op("mdla::CompilationGroup", mutates_args=())
 def compilation_group(inputs: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
-    """Run a group on the device, or in eager where its values do not fit fixed point."""
+    """Run a group on the device, or in eager if its values do not fit fixed point."""
     executable, cluster = _found(group)
     try:
         return list(executable(*inputs))
@@ -64,8 +66,8 @@ def _found(name: str) -> tuple[Executable, Cluster]:
 def grouped(graph: Graph, weights: Mapping[str, torch.Tensor], backend: Mdla) -> fx.GraphModule:
     """Return a captured graph as a program in which groups are calls of `mdla::CompilationGroup`.
 
-    `weights` are the values of the graph's weights; they become constants. Inputs are the others, in order. A group that
-    cannot be compiled stays as it is. Raises what lowering the rest does not: nothing.
+    `weights` are the values of the graph's weights; they become constants. The other placeholders are the inputs, in order.
+    A group that cannot be compiled stays in eager; no error is raised for it.
     """
     taken = {node.name: _taker(backend, graph, node) for node in graph.nodes}
     for node in graph.nodes:
@@ -82,7 +84,7 @@ def _taker(backend: Mdla, graph: Graph, node: fx.Node) -> str:
 
 
 class _Rewriting:
-    """A graph on its way into a program with groups."""
+    """The rewriting of a graph into a program with groups."""
 
     def __init__(self, graph: Graph, weights: Mapping[str, torch.Tensor], backend: Mdla) -> None:
         self._graph, self._weights, self._backend = graph, weights, backend
@@ -119,13 +121,13 @@ class _Rewriting:
         return made
 
     def _compiled(self, item: Group) -> str | None:
-        """Compile a group and return its name; None for eager's, and for one that the device refuses after all."""
+        """Compile a group and return its name; None for an eager group, and for one that the device refuses after all."""
         if item.backend == EAGER:
             return None
         cluster = extract(self._graph, item.nodes, f"group{next(_numbers)}", self._weights)
         try:
             executable = self._backend.compile(cluster, CompileSettings(threads=torch.get_num_threads()))
-        except Exception as error:  # noqa: BLE001 - a group that cannot be compiled runs as it is, and is told
+        except Exception as error:  # noqa: BLE001 - a group that cannot be compiled runs in eager and is logged
             _log_failure(cluster, error)
             return None
         with _lock:

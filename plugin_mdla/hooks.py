@@ -11,7 +11,7 @@ INSTALL = (
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Register `mdla`; its settings say what it needs and how exact it is."""
+    """Register `mdla`; its settings state what it needs and how exact it is."""
     return (
         BackendInfo(
             name="mdla",

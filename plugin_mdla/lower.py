@@ -1,7 +1,7 @@
-"""Turns a cluster into a program of the device: batch norms folded, linear layers as Gemm, several inputs and outputs.
+"""Lower a cluster to a program of the device: batch norms folded, linear layers as Gemm, several inputs and outputs.
 
-Everything is an image: where a cluster holds any, tensors [N, C] lie on the device as [N, C, 1, 1], and a linear layer over
-a flattened image is a convolution with a filter as large as the image. A cluster without images uses [N, C] and Gemm.
+If a cluster contains an image, every tensor is one: tensors [N, C] are [N, C, 1, 1] on the device, and a linear layer
+over a flattened image is a convolution with a filter as large as the image. Other clusters use [N, C] and Gemm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .program import Layer, Program, Shape
 
 
 def lower(cluster: Cluster) -> Program:
-    """Return the program of a cluster. Raises CompileError, naming the node, for what the device has no form of."""
+    """Return the program of a cluster. Raise CompileError, naming the node, if the device has no form of it."""
     lowering = _Lowering(cluster, is_flat=not any(len(value_of(node).shape) == 4 for node in _tensors(cluster)))
     for node in cluster.module.graph.nodes:
         lowering.take(node)
@@ -68,7 +68,7 @@ class _Lowering:
     values: dict[fx.Node, _Value] = field(default_factory=dict[fx.Node, _Value])
 
     def take(self, node: fx.Node) -> None:
-        """Lower one node; weights and the output are looked up when they are wanted."""
+        """Lower one node; weights and the output are looked up when they are needed."""
         if node.op == "placeholder":
             self._enter(node)
         elif node.op == "call_function" and node.target is operator.getitem:
@@ -80,13 +80,13 @@ class _Lowering:
             self.values[node] = rule(self, node)
 
     def value(self, node: Any) -> _Value:
-        """Return the activation that a node is. Raises CompileError for a weight."""
+        """Return the activation of a node. Raise CompileError for a weight."""
         if node not in self.values:
             raise CompileError(f"{node} is no activation", backend="mdla", cluster=self.cluster.name)
         return self.values[node]
 
     def weight(self, node: fx.Node, name: str) -> torch.Tensor | None:
-        """Return the constant in an argument, None where it is not given. Raises CompileError for an activation."""
+        """Return the constant in an argument; None if it is omitted. Raise CompileError for an activation."""
         source = argument(node, name)
         if source is None:
             return None
@@ -115,7 +115,7 @@ class _Lowering:
         bias: torch.Tensor | None = None,
         **attributes: Any,
     ) -> _Value:
-        """Append a layer; `node` is the one whose value it gives, `name` names a step that gives none."""
+        """Append a layer. `node` is the node that it computes; `name` names an intermediate step, which computes none."""
         owner = node.name if node is not None else ""
         result = _Value(name or owner, tuple(map(int, shape)))
         sources = tuple(value.name for value in inputs)
@@ -123,12 +123,12 @@ class _Lowering:
         return result
 
     def shape_of(self, node: fx.Node) -> Shape:
-        """Return the device shape of a node's result, by its own shape."""
+        """Return the device shape of a node's result."""
         value = value_of(node)
         return self.device_shape(tuple(elements(value)[0].shape))
 
     def device_shape(self, shape: Sequence[int]) -> Shape:
-        """Return the shape that a tensor of this shape has on the device."""
+        """Return the shape on the device of a tensor of this shape."""
         sizes = tuple(map(int, shape))
         return sizes if self.is_flat or len(sizes) != 2 else (*sizes, 1, 1)
 
@@ -197,7 +197,7 @@ def _linear(self: _Lowering, node: fx.Node) -> _Value:
 
 
 def _batch_norm(self: _Lowering, node: fx.Node) -> _Value:
-    """scale x + shift, with scale = weight / sqrt(variance + eps) in float64: the epsilon is no integer."""
+    """Lower to scale x + shift, with scale = weight / sqrt(variance + eps) in float64, because epsilon is no integer."""
     scale, shift = _normalisation(self, node)
     source = self.value(argument(node, "input"))
     before = self.layers[-1] if self.layers else None
@@ -226,13 +226,13 @@ def _normalisation(self: _Lowering, node: fx.Node) -> tuple[torch.Tensor, torch.
 
 
 def _is_only_reader(node: fx.Node, before: Layer) -> bool:
-    """Return whether the layer's result goes to this batch norm only, and no filter serves two channels of the norm."""
+    """Return whether only this batch norm reads the layer's result, and each of its channels has its own filter."""
     source = argument(node, "input")
     return before.kind in ("Conv", "ConvTranspose", "Gemm") and len(source.users) == 1
 
 
 def _along_outputs(layer: Layer, scale: torch.Tensor) -> torch.Tensor:
-    """Return a factor per output channel in the form of a layer's weight."""
+    """Return a factor per output channel, shaped to broadcast to a layer's weight."""
     assert layer.weight is not None
     if layer.kind != "ConvTranspose":
         return scale.view(-1, *[1] * (layer.weight.dim() - 1))
@@ -279,7 +279,7 @@ def _upsample(self: _Lowering, node: fx.Node) -> _Value:
     return self.add("Upsample", node, [source], shape, scales=scales)
 
 
-# --- Single elements --------------------------------------------------------------------------------------------------
+# --- Pointwise functions ----------------------------------------------------------------------------------------------
 
 
 def _unary(kind: str) -> Rule:
@@ -296,7 +296,7 @@ def _leaky(self: _Lowering, node: fx.Node) -> _Value:
 
 
 def _clamped(self: _Lowering, node: fx.Node) -> _Value:
-    """min(max(x, 0), m) = Relu(x) - Relu(x - m), in integers exactly."""
+    """Lower min(max(x, 0), m) to Relu(x) - Relu(x - m), which is exact in integers."""
     most = 6.0 if "relu6" in operator_name(node) else float(argument(node, "max_val"))
     source, name = self.value(node.args[0]), node.name
     kept = self.add("Relu", None, [source], source.shape, name=f"{name}.kept")
@@ -321,7 +321,7 @@ def _add(self: _Lowering, node: fx.Node) -> _Value:
 
 
 def _reversed(self: _Lowering, node: fx.Node) -> _Value:
-    """A number minus alpha times self."""
+    """Lower a number minus alpha times self."""
     source, factor = self.value(argument(node, "self")), torch.tensor(-float(argument(node, "alpha")))
     scaled = self.add("Mul", None, [source], source.shape, name=f"{node.name}.scaled", weight=factor)
     return self.add("Add", node, [scaled], source.shape, weight=torch.tensor(float(argument(node, "other"))))
@@ -332,7 +332,7 @@ def _mul(self: _Lowering, node: fx.Node) -> _Value:
 
 
 def _both(self: _Lowering, node: fx.Node, kind: str, *, factor: float) -> _Value:
-    """`kind` of self and `factor` times other."""
+    """Lower `kind` of self and `factor` times other."""
     first, second = argument(node, "self"), argument(node, "other")
     left, right = self.constant(first), self.constant(second)
     shape = self.shape_of(node)
@@ -345,13 +345,13 @@ def _both(self: _Lowering, node: fx.Node, kind: str, *, factor: float) -> _Value
     if left is not None:
         return self.add(kind, node, [other], shape, weight=_aligned(left, node, shape))
     operands = [self.value(first), other]
-    # A number a channel comes second, as the device broadcasts.
+    # The operand with one number per channel comes second: the device broadcasts only that one.
     operands.sort(key=lambda value: value.shape != shape)
     return self.add(kind, node, operands, shape)
 
 
 def _aligned(constant: torch.Tensor, node: fx.Node, shape: Shape) -> torch.Tensor:
-    """Return a constant with as many dims as the result has on the device, or none."""
+    """Return a constant with as many dims as the result has on the device, or with none if it is one number."""
     if constant.numel() == 1:
         return constant.reshape(()).float()
     rank = len(value_of(node).shape)
@@ -365,7 +365,7 @@ def _concat(self: _Lowering, node: fx.Node) -> _Value:
 
 
 def _view(self: _Lowering, node: fx.Node) -> _Value:
-    """The same elements in the same order: the host sees another shape, the device the same."""
+    """Lower a view to its source: the elements and their order are the same; only the host's shape differs."""
     source = self.value(node.args[0])
     if math.prod(source.shape) != math.prod(value_of(node).shape):
         raise self.refused(node, f"a view of {list(source.shape)} as {list(value_of(node).shape)}")

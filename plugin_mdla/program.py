@@ -1,4 +1,4 @@
-"""What the accelerator runs: a list of layers, each one ONNX operator that it takes, in an order in which they can run."""
+"""The accelerator's programs: a list of layers in execution order, each one ONNX operator that it takes."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """One operator. Activations come by name, weights with it."""
+    """One operator, with the names of its activations and with its weights."""
 
     kind: str
     name: str
-    """Of its result."""
+    """The name of its result."""
     inputs: tuple[str, ...]
     shape: Shape
-    """Of its result on the device: [N, C, H, W] or [N, C]."""
+    """The shape of its result on the device: [N, C, H, W] or [N, C]."""
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     weight: torch.Tensor | None = None
     """Conv [O, I/groups, kh, kw]; ConvTranspose [I, O/groups, kh, kw]; Gemm [O, I]; BatchNormalization the scale [C]; for
     Add and Mul a constant operand that broadcasts."""
     bias: torch.Tensor | None = None
-    """Of Conv, ConvTranspose and Gemm [O]; the shift [C] of BatchNormalization."""
+    """Conv, ConvTranspose and Gemm [O]; BatchNormalization the shift [C]."""
     node: str = ""
-    """The graph's node whose value the result is; empty for a step on the way to one."""
+    """The graph's node that the result is the value of; empty for an intermediate step."""
 
     @property
     def has_products(self) -> bool:
@@ -57,7 +57,7 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of one run; one an element where nothing is added up."""
+        """Number of multiply-accumulates of one run; one per element if nothing is added up."""
         if self.weight is None or not self.has_products:
             return math.prod(self.shape)
         if self.kind == "ConvTranspose":
@@ -69,13 +69,13 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Layers with the values that enter and leave, as they lie on the device."""
+    """Layers with their inputs and outputs, as they are on the device."""
 
     inputs: Mapping[str, Shape]
-    """Device shapes of what enters, in call order."""
+    """Device shapes of the inputs, in call order."""
     layers: tuple[Layer, ...]
     outputs: tuple[str, ...]
-    """Names of the results, in order; a name may come twice, or be an input."""
+    """Names of the results, in order; a name may occur twice, or be an input's."""
 
     @property
     def shapes(self) -> Mapping[str, Shape]:

@@ -1,9 +1,9 @@
 """The device's library, `libmicrondla.so`, through its C interface: types, result codes, ownership.
 
-Facts, from the interface: contexts are opaque pointers; 0 is success, -1 an error, -99 "would block"; shapes come back
-through pointers. What the interface does not say is taken so: a context that a call gives back replaces the one given
-(they are equal in practice), arrays of shapes belong to the library and are copied at once, and buffers of a call that is
-under way must stay where they are until its result has come.
+Facts from the interface: contexts are opaque pointers; 0 is success, -1 an error, -99 "would block"; shapes are returned
+through pointers. Assumptions where the interface is silent: a context that a call returns replaces the one passed (they
+are equal in practice), arrays of shapes belong to the library and are copied immediately, and the buffers of a pending
+call must stay in place until its result has arrived.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hub.plugin import (
 from .settings import LIBRARY
 
 OLDEST = (2019, 1)
-"""First version whose functions are those declared here; an assumption, because Micron documents none."""
+"""First version with the functions declared here; an assumption, because Micron documents none."""
 IN_FLIGHT = 2
-"""Inputs that are under way at once: one is computed while the next one is sent."""
+"""Number of inputs in flight at once: one is computed while the next one is sent."""
 ERROR, WOULD_BLOCK = -1, -99
 _NAME = "mdla"
 _NEXT = "set HUB_MDLA_LIBRARY to the library of Micron's SDK, or HUB_MDLA_SIMULATOR=1 for the software device"
@@ -61,13 +61,13 @@ SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 """Result and arguments of each function."""
 
 _INFO: Mapping[int, Any] = {2: c.c_bool, 3: c.c_int, 4: c.c_int64, 5: c.c_float}
-"""Types of `ie_getinfo`'s values by its result; 0 is none and 1 text."""
+"""Type of `ie_getinfo`'s value by its result code; 0 is no value and 1 is text."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 class Library:
-    """The loaded library. Raises PluginLoadError where it is missing, lacks a function, or cannot be loaded."""
+    """The loaded library. Loading raises PluginLoadError if it is missing, lacks a function, or cannot be loaded."""
 
     def __init__(self, path: str = "") -> None:
         self.path = path or LIBRARY
@@ -90,10 +90,10 @@ class Library:
 
 
 class Board:
-    """One context of the library: compiles, loads and runs one program. Calls from several threads take turns."""
+    """One context of the library, which compiles, loads and runs one program. Calls from several threads take turns."""
 
     def __init__(self, library: Library, flags: Iterable[tuple[str, str]] = (), *, timeout_s: float = 60.0) -> None:
-        """Create a context, check the version and set flags. Raises PluginLoadError, or CompileError for a flag."""
+        """Create a context, check the version and set flags. Raise PluginLoadError, or CompileError for a wrong flag."""
         self._library, self._timeout_s = library, timeout_s
         self._lock = threading.Lock()
         self._pending: deque[tuple[Any, ...]] = deque()
@@ -114,7 +114,7 @@ class Board:
             raise
 
     def close(self) -> None:
-        """Free the context, once; further calls do nothing. A board that hangs keeps its context, which a call is in."""
+        """Free the context once; further calls do nothing. A hung board keeps its context, because a call still uses it."""
         self._finalizer()
 
     @property
@@ -125,9 +125,9 @@ class Board:
     # --- Compiling ----------------------------------------------------------------------------------------------------
 
     def compile(self, model: Path, binary: Path, inshapes: str, samples: Sequence[Array] = ()) -> None:
-        """Compile an ONNX file to a file for the board, ranges from `samples` (one array an input) where given.
+        """Compile an ONNX file to a file for the board, with ranges from `samples` (one array per input) if given.
 
-        Raises CompileError.
+        Raise CompileError if that fails.
         """
         name = "ie_compile_vfp" if samples else "ie_compile"
         given = (str(model).encode(), str(binary).encode(), inshapes.encode())
@@ -135,7 +135,7 @@ class Board:
         self._take(name, lambda outs: (*given, *outs, *extra, None))
 
     def load(self, binary: Path) -> None:
-        """Put a compiled program on the board. Raises CompileError."""
+        """Load a compiled program onto the board. Raise CompileError if that fails."""
         self._take("ie_init", lambda outs: (str(binary).encode(), *outs, None))
 
     def _take(self, name: str, arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
@@ -157,7 +157,7 @@ class Board:
     def run(self, inputs: Sequence[Array], *, function: str = "ie_run") -> list[Array]:
         """Run one call: on the board, or by `ie_run_sw` (its bit-exact model) or `ie_run_thnets` (float).
 
-        Raises RunError for a failure, and for a board that does not answer in time: no call of it is made any more.
+        Raise RunError for a failure, and for a board that does not answer in time; such a board is not called again.
         """
         with self._lock:
             self._check_alive()
@@ -169,7 +169,7 @@ class Board:
             return outputs
 
     def put(self, inputs: Sequence[Array], tag: int) -> bool:
-        """Send inputs under a number; False where the board takes no more now. Raises RunError."""
+        """Send inputs tagged with a number; return False if the board accepts no more now. Raise RunError for a failure."""
         with self._lock:
             self._check_alive()
             given, kept = _inputs(inputs)
@@ -183,7 +183,7 @@ class Board:
             return True
 
     def get(self) -> tuple[list[Array], int] | None:
-        """Return the oldest result and its number; None where none is there yet. Raises RunError."""
+        """Return the oldest result and its tag; None if there is none yet. Raise RunError for a failure."""
         with self._lock:
             self._check_alive()
             wanted, outputs = self._outputs()
@@ -200,7 +200,7 @@ class Board:
             return outputs, tag.value or 0
 
     def stream(self, calls: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
-        """Return the results of many calls, in order, with `IN_FLIGHT` of them under way. Raises RunError."""
+        """Yield the results of many calls in order, with at most `IN_FLIGHT` in flight. Raise RunError for a failure."""
         sent = received = 0
         waiting = iter(calls)
         upcoming = next(waiting, None)
@@ -238,7 +238,7 @@ class Board:
         return _pointers(outputs), outputs
 
     def _in_time(self, name: str, call: Callable[[], int], kept: Any) -> int:
-        """Run a call of the library in a thread of its own: one that hangs cannot be ended, and must stop nobody."""
+        """Run a call of the library in a separate thread: a hung call cannot be ended, and must not block the caller."""
         codes: list[int] = []
         worker = threading.Thread(target=lambda: codes.append(call()), name=f"mdla {name}", daemon=True)
         worker.start()
@@ -261,7 +261,7 @@ class Board:
     # --- Information --------------------------------------------------------------------------------------------------
 
     def info(self, name: str) -> Any:
-        """Return what `ie_getinfo` knows under a name; None where it knows nothing. Raises RunError for an error."""
+        """Return `ie_getinfo`'s value of a name; None if it has none. Raise RunError for an error."""
         buffer = c.create_string_buffer(256)
         kind = self._library.ie_getinfo(self._handle, name.encode(), buffer, len(buffer))
         if kind == 0:
@@ -294,13 +294,13 @@ class Board:
 
 
 class _Owner:
-    """Frees a context exactly once, whoever asks first: `close`, the garbage collector, or the end of the process."""
+    """Owner of a context, which is freed exactly once: by `close`, the garbage collector, or the end of the process."""
 
     def __init__(self, library: Library, handle: int) -> None:
         self._library = library
         self.handle: int | None = handle
         self.is_busy = False
-        """True while a call that hangs is still inside: freeing the context under it would crash."""
+        """True while a hung call still uses the context: freeing it then would crash."""
 
     def free(self) -> None:
         handle, self.handle = self.handle, None
@@ -309,14 +309,14 @@ class _Owner:
 
 
 def _pointers(arrays: Sequence[Array]) -> tuple[Any, ...]:
-    """Return a list of addresses, a list of element counts, and how many: as the interface takes inputs and outputs."""
+    """Return the addresses, the element counts, and the number of arrays: the interface's form of inputs and outputs."""
     addresses = (_FLOATS * len(arrays))(*(array.ctypes.data_as(_FLOATS) for array in arrays))
     counts = (c.c_uint64 * len(arrays))(*(array.size for array in arrays))
     return (addresses, counts, len(arrays))
 
 
 def _inputs(arrays: Sequence[Array]) -> tuple[tuple[Any, ...], list[Array]]:
-    """Return the arguments for inputs, and the arrays that must live as long."""
+    """Return the arguments for inputs, and the arrays that must live as long as they."""
     kept = [np.ascontiguousarray(array, np.float32) for array in arrays]
     return _pointers(kept), kept
 

@@ -1,4 +1,4 @@
-"""Operators that the device takes, one row each with its conditions: those of its ONNX compiler, or exact sums of them."""
+"""Operators that the device takes, each with its conditions: those of its ONNX compiler, or exact sums of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPERATORS = OperatorTable(
         # Conv, ConvTranspose, Gemm
         **_rows("conv2d.default conv2d.padding conv_transpose2d.input", *_CONVOLUTION),
         **_rows("linear.default", rank("input", 2, 2), rank("weight", 2, 2), constant("weight", "bias"), short_sums),
-        # BatchNormalization: folded into the layer before it where it can be
+        # BatchNormalization: folded into the layer before it if possible
         **_rows("_native_batch_norm_legit_no_training.default", _STATISTICS, two_or_four_dims, only_first_read),
         **_rows("batch_norm.default", _INFERENCE, _STATISTICS, two_or_four_dims),
         # MaxPool, AveragePool, GlobalAveragePool, Upsample

@@ -1,4 +1,4 @@
-"""A whole model on the software device: what every layer costs in accuracy, and what the board would take."""
+"""A whole model on the software device: the accuracy of every layer, and the predicted time on the board."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .settings import read_settings
 
 
 def survey(module: torch.nn.Module, inputs: Sequence[Any], calibration: Path | None) -> str:
-    """Return a report by group of layers: its accuracy on `inputs`, its predicted time, and why nodes are not taken."""
+    """Return a report with each group's accuracy on `inputs`, its predicted time, and the refusals of nodes."""
     captured = capture(module, inputs)
     settings = read_settings().model_copy(update={"simulator": True})
     if calibration is not None:

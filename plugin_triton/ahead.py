@@ -1,6 +1,7 @@
-"""Compiles kernels before they are first launched, with smaller blocks where a GPU has no room for those that were chosen.
+"""Compile kernels before they are first launched, with smaller blocks if the chosen ones do not fit on the GPU.
 
-Triton would compile at the first call, and find there what does not fit. What it compiles here lies in its own cache then.
+Triton would compile at the first call, and find only then that a kernel does not fit. Kernels compiled here are in its
+own cache by that call.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from .source import Choose, File
 from .targets import NAME, Needs, Stages, compiled
 
 Write = Callable[[Choose], File]
-"""Writes a file with the blocks that are chosen."""
+"""A function that writes a file with the chosen blocks."""
 
 
 def fitting(write: Write, choose: Choose, machine: Machine) -> File:
-    """Return a file all of whose kernels compile for a GPU and fit there. Raises CompileError with the reason."""
+    """Return a file with kernels that all compile for a GPU and fit there. Raise CompileError with the reason otherwise."""
     smaller: dict[str, Blocks] = {}
     tried: dict[str, int] = {}
 
@@ -50,7 +51,7 @@ def _too_large(file: File, machine: Machine) -> Iterator[tuple[Kernel, Needs]]:
 
 
 def _compiled(file: File, machine: Machine) -> tuple[Stages, ...]:
-    """Compile a file; one that cannot be compiled is left for people to read."""
+    """Compile a file; if that fails, keep its text in a folder that the error names."""
     try:
         return compiled(file, machine.target)
     except CompileError as error:

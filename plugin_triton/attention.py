@@ -1,6 +1,6 @@
-"""Finds attention in a tensor program: two products with a softmax between them, which one kernel computes.
+"""Find attention in a tensor program: two products with a softmax between them, which one kernel computes.
 
-Whatever stands between the first product and the softmax (a scale, masks, a bias, a cap) goes along, element by element.
+The pointwise functions between the first product and the softmax (a scale, masks, a bias, a cap) are fused, too.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from .functions import FLOATS
 from .rewrite import before_cast, rebuilt
 
 WIDEST = 256
-"""Longest rows of queries, keys and values that a program holds whole."""
+"""Length of the longest rows of queries, keys and values that a program holds whole."""
 FEW_ROWS = 16
-"""Queries that fit into the smallest tile."""
+"""Number of queries that fit into the smallest tile."""
 MANY_KEYS = 1024
 _SAME = ("cast", "copy")
 
 Readers = Mapping[Tensor, Sequence[Tensor | None]]
-"""What reads each tensor, behind views; None stands for the caller."""
+"""The readers of each tensor, through views; None stands for the caller."""
 
 
 @dataclass(frozen=True, eq=False)
 class Attention(Template):
-    """softmax(f(query key)) value: [..., M, D], [..., D, K] and [..., K, N] give [..., M, N], in float32."""
+    """softmax(f(query @ key)) @ value: [..., M, D], [..., D, K] and [..., K, N] give [..., M, N], in float32."""
 
     query: Tensor
     key: Tensor
     value: Tensor
     dots: Product
-    """Query times key [..., M, K], which lies nowhere in memory."""
+    """query @ key [..., M, K], which is never written to memory."""
     scores: Tensor
-    """What the softmax is of."""
+    """The argument of the softmax."""
     between: Group
-    """The functions from `dots` to `scores`, in loops along the dims of these."""
+    """The functions from `dots` to `scores`, in loops along the dims of `scores`."""
     is_causal: bool
-    """True where scores right of the diagonal are minus infinity."""
+    """True if scores right of the diagonal are minus infinity."""
     is_safe: bool
-    """True where a row of minus infinities gives 0; else it gives NaN."""
+    """True if a row of minus infinities gives 0; else it gives NaN."""
     inside: frozenset[Tensor]
-    """Everything between the inputs and the result, none of which lies in memory."""
+    """All tensors between the inputs and the result, none of which is written to memory."""
 
     @property
     def seen(self) -> Tensor:
-        """Scores as they are left of the diagonal, where nothing is masked by it."""
+        """The scores left of the diagonal, without the causal mask."""
         return self.scores.arguments[1] if self.is_causal and isinstance(self.scores, Pointwise) else self.scores
 
 
 def with_attention(
     outputs: Sequence[Tensor], others: Callable[[Product, Product], Tensor], programs: int
 ) -> dict[Tensor, Tensor]:
-    """Return what stands for each tensor behind some outputs: attention for the products that it is made of.
+    """Return the replacement of each tensor behind some outputs: attention replaces the products that it consists of.
 
-    `others` gives what stands for all other products, of each and of it over what stands for its operands; `programs` is
-    how many keep a GPU busy.
+    `others` returns the replacement of any other product; it is called with the product and with the product over replaced
+    operands. `programs` is the number of programs that keep a GPU busy.
     """
     readers = read_by(outputs)
     products = [tensor for tensor in in_order(outputs) if isinstance(tensor, Product)]
@@ -85,7 +85,7 @@ def with_attention(
 
 
 def read_by(outputs: Sequence[Tensor]) -> Readers:
-    """Return what reads each tensor behind some outputs."""
+    """Return the readers of each tensor behind some outputs."""
     readers: dict[Tensor, list[Tensor | None]] = {}
     for tensor in in_order(outputs):
         if not isinstance(tensor, View):
@@ -97,7 +97,7 @@ def read_by(outputs: Sequence[Tensor]) -> Readers:
 
 
 def _is_alone(last: Product, attention: Attention, readers: Readers) -> bool:
-    """Return whether nobody else reads what would lie nowhere."""
+    """Return whether neither another tensor nor the caller reads a tensor that would not be written to memory."""
     return not any(
         reader is not last and reader not in attention.inside
         for each in attention.inside
@@ -106,9 +106,9 @@ def _is_alone(last: Product, attention: Attention, readers: Readers) -> bool:
 
 
 def _is_starved(attention: Attention, programs: int) -> bool:
-    """Return True for few queries and many keys, as when a model speaks: few programs would walk far.
+    """Return True for few queries and many keys, as in decoding: a few programs would each loop over many keys.
 
-    The scores are small then, and both products can be cut into parts, of the keys' rows and of the values' depth.
+    The scores are small then, and both products can be split into parts, along the keys' rows and the values' depth.
     """
     *lead, rows, _ = attention.shape
     keys = attention.dots.shape[-1]
@@ -151,12 +151,12 @@ def _is_narrow(dots: Product, last: Product) -> bool:
 class _Softmax:
     scores: Tensor
     parts: tuple[Tensor, ...]
-    """Every tensor that it is made of."""
+    """All tensors that it consists of."""
     is_safe: bool
 
 
 def _softmax(shares: Tensor) -> _Softmax | None:
-    """Read shares as exp(scores - top) / sum of that, along the last dim, perhaps with 0 for empty rows; else None."""
+    """Match shares as exp(scores - top) / sum of that, along the last dim, perhaps with 0 for empty rows; else None."""
     parts: list[Tensor] = []
     while isinstance(shares, Pointwise) and shares.function in _SAME and shares.dtype in FLOATS:
         parts.append(shares)
@@ -190,7 +190,7 @@ def _is_row(tensor: Tensor, function: str, source: Tensor) -> bool:
 
 
 def _is_nothing(test: Tensor, top: Tensor) -> bool:
-    """Return True for the test whether a row's largest score is minus infinity."""
+    """Return whether a tensor tests if a row's largest score is minus infinity."""
     first, second = _arguments(test, "eq", 2)
     return first is top and isinstance(second, Fill) and second.value == -math.inf
 
@@ -200,7 +200,7 @@ def _is_nothing(test: Tensor, top: Tensor) -> bool:
 
 @dataclass
 class _Between:
-    """The functions from a product to scores, as they are found."""
+    """The functions from a product to scores, collected during the search."""
 
     shape: tuple[object, ...]
     dots: Product
@@ -208,11 +208,11 @@ class _Between:
     depending: set[Tensor] = field(default_factory=set[Tensor])
     """Members that depend on the product."""
     leaves: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
-    """What is read from memory."""
+    """The tensors that are read from memory."""
 
 
 def _between(scores: Tensor) -> _Between | None:
-    """Return the way from one product, of the scores' shape and order, to scores; None where there is none."""
+    """Return the functions from one product, of the scores' shape and order, to the scores; None if there is no product."""
     index = identity(scores.shape)
     dots = next(_products(scores, index), None)
     if dots is None:
@@ -232,7 +232,7 @@ def _products(tensor: Tensor, index: Index) -> Iterator[Product]:
 
 
 def _enter(tensor: Tensor, index: Index, found: _Between) -> bool:
-    """Enter a tensor that is read at an index over the scores' loops; says whether it depends on the product."""
+    """Add a tensor that is read at an index over the scores' loops, and return whether it depends on the product."""
     tensor, index = through_views(tensor, index)
     if isinstance(tensor, (Fill, Number, Iota)):
         return False
@@ -251,7 +251,7 @@ def _enter(tensor: Tensor, index: Index, found: _Between) -> bool:
 
 
 def _placement(index: Index) -> Placement | None:
-    """Return the loop along each dim, if an index has no more than one in each."""
+    """Return the loop along each dim, None for no loop; None if the index of some dim is not a single loop."""
     found: list[int | None] = []
     for part in index:
         if part == Affine():

@@ -34,18 +34,18 @@ from .support import INTERPRETED, OPERATORS, capability_of, too_old
 from .tuning import Tuner
 
 INTERPRETED_S = 0.05
-"""Seconds that the interpreter takes for a node, or so. Nobody buys it by them: see `Settings.reference_on`."""
+"""Approximate seconds of a node in the interpreter. Plans do not depend on them: see `Settings.reference_on`."""
 
 
 class Triton(Backend):
-    """Writes kernels in Triton's language, one file for each cluster."""
+    """Backend that writes kernels in Triton's language, one file for each cluster."""
 
     def __init__(self, own: Settings) -> None:
         self._own = own
         self._kept: Measurements | None = None
 
     def probe(self) -> Support:
-        """Compile and run one addition on the GPU, or in the interpreter where settings ask for that."""
+        """Compile and run one addition on the GPU, or in the interpreter if the settings select it."""
         if not torch.cuda.is_available() and not self._own.interpret:
             return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU, for reference")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -61,17 +61,17 @@ class Triton(Backend):
         return ACCEPTED if device.type == "cuda" else Support(accepted=True, reason=REFERENCE)
 
     def supports(self, node: fx.Node) -> Support:
-        """Look the node up in the operator table: of a GPU, or of the interpreter where settings ask for that."""
+        """Look up the node in the operator table of GPUs, or else in that of the interpreter if the settings select it."""
         found = OPERATORS.supports(node)
         return found if found.accepted or not self._own.interpret else INTERPRETED.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:  # noqa: ARG002 - the same with any
-        """Predict one warm call of the interpreter by the number of nodes; None for a GPU: the hub's roofline holds."""
+        """Estimate one warm call of the interpreter by the number of nodes; None for a GPU: the hub's roofline applies."""
         is_interpreted = device_of(cluster).type == "cpu"
         return Cost(INTERPRETED_S * len(cluster.nodes), detail=REFERENCE) if is_interpreted else None
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Write, compile and load kernels, with the blocks that tuning has found. Raises CompileError."""
+        """Write, compile and load kernels, with the blocks that tuning found. Raise CompileError if that fails."""
         device = device_of(cluster)
         precision = precision_of(device, settings.accuracy)
         try:
@@ -81,7 +81,10 @@ class Triton(Backend):
             raise
 
     def _choose(self, device: torch.device) -> Choose:
-        """On a GPU by what was timed there; the interpreter's own time says nothing. Raises CompileError for old GPUs."""
+        """Return how blocks are chosen: from timings on a GPU; by rules in the interpreter, whose time means nothing.
+
+        Raise CompileError for a GPU that is too old.
+        """
         if reason := too_old(capability_of(device)):
             raise CompileError(reason)
         if device.type == "cpu" or not self._own.state:
@@ -97,7 +100,7 @@ class Triton(Backend):
         budget_s: float,
         say: Callable[[str], None],
     ) -> str:
-        """Time the kernels of a model with several block sizes; each kernel's are kept as soon as they are found."""
+        """Time the kernels of a model with several block sizes; the best ones of each kernel are kept immediately."""
         devices = {device_of(cluster) for cluster in clusters}
         if not clusters or torch.device("cpu") in devices:
             return "nothing to time: the interpreter is no GPU" if clusters else "nothing to time"
@@ -124,7 +127,7 @@ def create(own: Settings | None = None) -> Triton:
 
 
 def _doubling(device: torch.device) -> Cluster:
-    """x + x over two elements."""
+    """Return the cluster of x + x over two elements."""
     graph = fx.Graph()
     value = graph.placeholder("x")
     total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))

@@ -1,4 +1,4 @@
-"""Block sizes and warps of a kernel: how much one program computes, by rules; see `choices` for other sizes."""
+"""Block sizes and warps of a kernel, by rules: how much one program computes. See `choices` for other sizes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from hub.toolkit.sizes import Size, is_static
 
 TILE = 4096
-"""Elements of a tile of a reducing kernel: 32 for each thread of 4 warps."""
+"""Number of elements of a tile of a reducing kernel: 32 for each thread of 4 warps."""
 POINTWISE = 1024
 INTERPRETED = 1 << 18
-"""Elements of a tile in the interpreter, for which a program costs milliseconds and an element next to nothing."""
+"""Number of elements of a tile in the interpreter, where a program costs milliseconds and an element next to nothing."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Sizes by name, and warps of 32 threads."""
+    """Block sizes by name, the number of warps of 32 threads, and the number of pipeline stages."""
 
     sizes: Mapping[str, int]
     warps: int = 4
@@ -29,7 +29,7 @@ class Blocks:
 
     @classmethod
     def from_json(cls, text: str) -> Blocks:
-        """Read what `to_json` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        """Parse the JSON form. Raise ValueError, KeyError or TypeError for anything else."""
         found = json.loads(text)
         sizes = {str(name): int(size) for name, size in found["sizes"].items()}
         return cls(sizes, int(found["warps"]), int(found["stages"]))
@@ -38,7 +38,7 @@ class Blocks:
 def blocks_of(kind: str, rows: Size, columns: Size, *, is_down: bool, is_interpreted: bool) -> Blocks:
     """Return the blocks of a kernel of one group: `rows` elements along x, `columns` along r.
 
-    `is_down` says that neighbours in memory lie along x.
+    `is_down` is True if neighbours in memory lie along x.
     """
     if kind == "pointwise":
         return Blocks({"XBLOCK": _within(rows, INTERPRETED if is_interpreted else POINTWISE)})

@@ -1,4 +1,4 @@
-"""Text that a file of kernels carries beside them, so that it runs alone."""
+"""Text that a file of kernels contains in addition to them, so that it runs alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if triton.knobs.runtime.interpret:
 
     libdevice = Library()
 '''
-"""What stands in for libdevice, where kernels call that."""
+"""A replacement for libdevice in the interpreter, if kernels call it."""
 INTERPRETED = '''
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Triton's interpreter would multiply the bits of bfloat16."""

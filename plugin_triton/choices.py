@@ -1,4 +1,4 @@
-"""Which other block sizes of a kernel are worth timing, by a simple model of registers, shared memory and bytes moved."""
+"""The block sizes of a kernel that are worth timing, by a simple model of registers, shared memory and bytes moved."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from hub.toolkit.sizes import Size, is_static
 from .blocks import Blocks, power_of_two
 
 CHOICES = 16
-"""Sizes of one kernel that are timed: those that move least, and of these those that keep a GPU busiest."""
+"""Number of choices of one kernel that are timed: those that move the fewest bytes, and of these the busiest on a GPU."""
 WARPS = (1, 2, 4, 8, 16)
 STAGES = (2, 3, 4)
 _HELD_BYTES = 512
-"""Of tiles that a thread holds at most: half of its 255 registers, the others are for places and what is on the way."""
+"""Most bytes of tiles per thread: half of its 255 registers; the others are for offsets and intermediate values."""
 _MOVED = 1.5
-"""Times as many bytes as the sizes that move least that others may move."""
+"""Most bytes that a timed choice may move, as a multiple of the fewest that any choice moves."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A part of memory, or of a result, as large as some blocks together."""
+    """A part of memory, or of a result, whose dims are some of the blocks."""
 
     blocks: tuple[str, ...]
     itemsize: int
     """Bytes of an element."""
 
     def nbytes(self, sizes: Mapping[str, int]) -> int:
-        """Return its bytes."""
+        """Return its size in bytes."""
         return math.prod(sizes[name] for name in self.blocks) * self.itemsize
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """What a kernel does with its blocks: enough to say which sizes cannot be good."""
+    """How a kernel uses its blocks: enough to exclude sizes that cannot be good."""
 
     outer: Mapping[str, Size] = field(default_factory=dict[str, Size])
-    """Block -> elements that programs share out in such blocks."""
+    """Block -> number of elements that are divided among programs in such blocks."""
     inner: Mapping[str, Size] = field(default_factory=dict[str, Size])
-    """Block -> elements that each program walks over in such blocks. What is in neither keeps its size."""
+    """Block -> number of elements that each program loops over in such blocks. Blocks in neither mapping are fixed."""
     held: tuple[Tile, ...] = ()
-    """What a program keeps in registers."""
+    """The tiles that a program keeps in registers."""
     staged: tuple[Tile, ...] = ()
-    """What a program reads at each step, through shared memory: as many steps ahead as there are stages."""
+    """The tiles that a program reads in each step, through shared memory: as many steps ahead as there are stages."""
     least: int = 1
-    """Smallest block."""
+    """The smallest block size."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one multiprocessor of a GPU has."""
+    """The resources of one multiprocessor of a GPU."""
 
     shared: int = 232448
     """Bytes of shared memory for one program. The defaults are an H100's (compute capability 9.0)."""
     shared_in_all: int = 233472
     registers: int = 65536
-    """Of 32 bits."""
+    """Number of 32-bit registers."""
     threads: int = 2048
 
 
 def choices_of(default: Blocks, tiling: Tiling, limits: Limits) -> tuple[Blocks, ...]:
-    """Return blocks that are worth timing, the default first: neighbours of it that fit, move little and leave few idle."""
+    """Return blocks worth timing: the default, then its neighbours that fit, move few bytes and keep a GPU busy."""
     fitting = [each for each in _neighbours(default, tiling) if each != default and _programs(each, tiling, limits)]
     moved = {place: _moved(each, tiling) for place, each in enumerate(fitting)}
     least = min([*moved.values(), _moved(default, tiling)])
@@ -73,9 +73,9 @@ def choices_of(default: Blocks, tiling: Tiling, limits: Limits) -> tuple[Blocks,
 
 
 def smaller_than(blocks: Blocks, tiling: Tiling, limits: Limits, needed: int) -> Blocks | None:
-    """Return the next choice after blocks with which a kernel needed so many bytes of shared memory; None after the last.
+    """Return the next smaller blocks if a kernel `needed` too many bytes of shared memory; None after the smallest.
 
-    The largest of those that should fit, as the bytes fall with what is staged; where none should, the smallest one.
+    They are the largest that should fit, if the bytes fall in proportion to the staged tiles; if none should, the smallest.
     """
     weight = _weight(blocks, tiling)
     others = [
@@ -92,13 +92,13 @@ def smaller_than(blocks: Blocks, tiling: Tiling, limits: Limits, needed: int) ->
 
 
 def _weight(blocks: Blocks, tiling: Tiling) -> int:
-    """Return what shared memory grows with."""
+    """Return a number that shared memory is taken to be proportional to."""
     staged = sum(tile.nbytes(blocks.sizes) for tile in tiling.staged) * blocks.stages
     return staged or math.prod(blocks.sizes.values())
 
 
 def _neighbours(default: Blocks, tiling: Tiling) -> Iterator[Blocks]:
-    """Return blocks of which each is a half, once, or twice the default's, with other warps and stages."""
+    """Yield blocks with each size half, once or twice the default, and with other warps and stages."""
     free = {**tiling.outer, **tiling.inner}
     ranges = {
         name: [each for each in (size // 2, size, size * 2) if tiling.least <= each <= _end(free[name], size)]
@@ -118,7 +118,7 @@ def _end(size: Size, default: int) -> int:
 
 
 def _programs(blocks: Blocks, tiling: Tiling, limits: Limits) -> int:
-    """Return how many programs a multiprocessor runs at once; 0 where one does not fit."""
+    """Return how many programs a multiprocessor runs at once; 0 if not even one fits."""
     threads = 32 * blocks.warps
     held = sum(tile.nbytes(blocks.sizes) for tile in tiling.held)
     staged = sum(tile.nbytes(blocks.sizes) for tile in tiling.staged) * blocks.stages
@@ -130,7 +130,7 @@ def _programs(blocks: Blocks, tiling: Tiling, limits: Limits) -> int:
 
 
 def _moved(blocks: Blocks, tiling: Tiling) -> float:
-    """Return the bytes that all programs read, as far as block sizes change them; 1 where sizes are symbolic."""
+    """Return the bytes that all programs read, as far as block sizes change them; 1 if sizes are symbolic."""
     extents = {**tiling.outer, **tiling.inner}
     if not tiling.staged or not all(map(is_static, extents.values())):
         return 1.0
@@ -139,7 +139,7 @@ def _moved(blocks: Blocks, tiling: Tiling) -> float:
 
 
 def tiling_of(kind: str, rows: Size, columns: Size) -> Tiling:
-    """Return what a kernel of one group does with its blocks; it holds two tiles of 32 bits at a time, say."""
+    """Return how a kernel of one group uses its blocks, on the assumption that it holds two tiles of 32 bits at a time."""
     if kind == "pointwise":
         return Tiling({"XBLOCK": rows}, held=(Tile(("XBLOCK",), 8),))
     held = (Tile(("XBLOCK", "RBLOCK"), 8),)

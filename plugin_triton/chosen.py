@@ -1,4 +1,4 @@
-"""Block sizes that were found best by timing, from the hub's store of measurements."""
+"""The block sizes that were fastest when timed, from the hub's store of measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .source import Choose
 
 
 def gpu_of(device: torch.device) -> str:
-    """Return what decides how fast code is: the GPU, and the version of Triton that writes its machine code."""
+    """Return what the speed of code depends on, as text: the GPU, and the version of Triton that writes machine code."""
     import triton
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"
@@ -24,7 +24,7 @@ def gpu_of(device: torch.device) -> str:
 
 
 def key_of(kernel: Kernel, dtypes: Mapping[str, str], gpu: str) -> str:
-    """Return the digest of what decides which blocks are best, from a kernel with the blocks that rules give it.
+    """Return a digest of all that decides which blocks are best, for a kernel with the blocks by rules.
 
     Equal kernels of different models share it: names and comments do not count.
     """
@@ -37,7 +37,7 @@ def key_of(kernel: Kernel, dtypes: Mapping[str, str], gpu: str) -> str:
 
 
 def chosen_by(kept: Measurements, gpu: str) -> Choose:
-    """Return the blocks that were found best; what was never timed, or cannot be read, is left to rules."""
+    """Return a choice of the fastest timed blocks; rules choose if a kernel was never timed, or its entry is corrupt."""
 
     def choose(kernel: Kernel, dtypes: Mapping[str, str]) -> Blocks | None:
         key = key_of(kernel, dtypes, gpu)

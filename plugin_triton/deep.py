@@ -1,4 +1,4 @@
-"""Deep products with few tiles in parts ("split-K"): parts of the depth are multiplied side by side, and then added up."""
+"""Split-K: deep products with few tiles are split into parts of the depth, which run in parallel and are then added up."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hub.toolkit.sizes import is_static
 from hub.toolkit.tensors import Product, Tensor
 
 TILE = 64
-"""Rows and columns that one program is taken to compute."""
+"""Assumed rows and columns of the result per program."""
 PART = 256
-"""Depth from which on a part is worth a program."""
+"""Least depth of a part that is worth a program."""
 MOST_PARTS = 64
 
 
 def in_parts(product: Product, programs: int, made: Callable[[Product], Tensor]) -> Tensor:
-    """Return a product that would occupy less than half of so many programs in equal parts; else itself.
+    """Return a product in equal parts if it would occupy at most half of `programs`; else the product itself.
 
-    `made` gives what computes a product, or the products of parts. Parts are added up by a kernel after it, always in the
-    same order: atomic additions would come in any.
+    `made` returns the tensor that computes a product, or the products of parts. A second kernel adds up the parts, always
+    in the same order; atomic additions would run in any order.
     """
     *lead, rows, columns = product.shape
     depth = product.left.shape[-1]

@@ -1,4 +1,4 @@
-"""Attention as a kernel: a program holds some rows of queries and walks over the keys, and corrects its softmax on the way.
+"""Attention as a kernel: a program holds some rows of queries, loops over the keys, and rescales its softmax in each step.
 
 Source: FlashAttention-2 (Dao 2023), algorithm 1.
 """
@@ -25,7 +25,7 @@ _LOWEST = 'float("-inf")'
 def attention_kernel(
     tensor: Attention, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
 ) -> Kernel:
-    """Return attention as a kernel, with totals in float32; shares are rounded to the values' precision."""
+    """Return the kernel of attention, with totals in float32; shares are rounded to the values' precision."""
     blocks = writer.chosen or _blocks(tensor, is_interpreted=is_interpreted)
     scope = Scope({}, {})
     flash = _Flash(tensor, writer)
@@ -42,13 +42,13 @@ def attention_kernel(
 
 @dataclass(frozen=True)
 class _Steps:
-    """Blocks of keys that one loop walks over."""
+    """The blocks of keys of one loop."""
 
     first: str
     end: str
     scores: Tensor
     is_masked: bool
-    """True where a block may run past the last key."""
+    """True if a block may run past the last key."""
 
 
 class _Flash:
@@ -59,15 +59,15 @@ class _Flash:
         self.lead = tuple(range(self.rows))
         self.key_count: Size = tensor.dots.shape[-1]
         self.exp = "tl.exp" if tensor.query.dtype in HALVES else "libdevice.exp"
-        """Halves have no use for more than the GPU's own approximation."""
+        """The GPU's own approximation is exact enough for half precision."""
 
     def open(self, scope: Scope) -> None:
-        """Write which rows a program has, and what it begins with."""
+        """Write which rows a program computes, and the initial values."""
         writer, tensor = self.writer, self.tensor
         rows, width = writer.size(tensor.shape[-2]), writer.size(tensor.query.shape[-1])
         tiles = f"({rows} + BM - 1) // BM"
         split_programs(tensor.shape[:-2], tiles, writer, scope)
-        if tensor.is_causal:  # the longest walks first: short ones fill up the end
+        if tensor.is_causal:  # the longest loops first: short ones fill the idle time at the end
             writer.line(scope, f"tile = {tiles} - 1 - tile")
         writer.line(scope, f"m = (tile * BM + {writer.places('BM')})[:, None]")
         writer.line(scope, f"n = {writer.places('BN', '[None, :]')}")
@@ -83,7 +83,7 @@ class _Flash:
         writer.line(scope, "total = tl.full((BM, BN), 0, tl.float32)")
 
     def steps(self, block: int, scope: Scope) -> Iterator[_Steps]:
-        """Return the loops: left of the diagonal no mask is needed, nor where blocks divide the keys."""
+        """Yield the loops. No mask is needed left of the diagonal, nor if blocks divide the keys."""
         tensor, keys = self.tensor, self.key_count
         count = self.writer.size(keys)
         if tensor.is_causal:
@@ -111,7 +111,7 @@ class _Flash:
         self._update(self._scores(steps, body), steps, scope, body)
 
     def _scores(self, steps: _Steps, body: Scope) -> str:
-        """Write what the softmax is of; keys that are not there weigh nothing."""
+        """Return the argument of the softmax as text; keys past the end get minus infinity, a weight of 0."""
         masks = {self.rows: "mmask", **({self.columns: "kmask[None, :]"} if steps.is_masked else {})}
         elements = Elements(self.writer, self.tensor.between, frozenset(), masks, {})
         scores = elements.value(steps.scores, identity(self.tensor.dots.shape), body).text
@@ -137,7 +137,7 @@ class _Flash:
         writer.line(body, "top = higher")
 
     def _named(self, name: str, text: str, tensor: Tensor, scope: Scope) -> None:
-        """Write an operand as `tl.dot` takes it."""
+        """Write an operand of `tl.dot`: in the interpreter, bfloat16 becomes float32."""
         self.writer.line(scope, f"{name} = {text}")
         if tensor.dtype == "bf16":
             self.writer.line(scope, "if INTERPRETED:")
@@ -145,7 +145,7 @@ class _Flash:
 
 
 def _blocks(tensor: Attention, *, is_interpreted: bool) -> Blocks:
-    """Return sizes of blocks: as many rows and keys as registers and shared memory of a multiprocessor hold."""
+    """Return block sizes: as many rows and keys as the registers and shared memory of a multiprocessor hold."""
     width, columns = (power_of_two(int(each.shape[-1])) for each in (tensor.query, tensor))
     is_half = tensor.query.dtype in HALVES
     if is_interpreted:
@@ -164,7 +164,7 @@ def _blocks(tensor: Attention, *, is_interpreted: bool) -> Blocks:
 
 
 def _tiling(tensor: Attention) -> Tiling:
-    """Return what it does with its blocks: queries, scores and the total stay in registers."""
+    """Return how attention uses its blocks: queries, scores and the total stay in registers."""
     itemsize = ITEMSIZES[tensor.query.dtype]
     held = (Tile(("BM", "BN"), 4), Tile(("BM", "BK"), 4))
     staged = (Tile(("BK", "BD"), itemsize), Tile(("BK", "BN"), itemsize))

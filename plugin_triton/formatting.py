@@ -1,4 +1,4 @@
-"""Breaks long lines of a file of kernels where ruff and black break them: at the last brackets of a statement."""
+"""Break long lines of a file of kernels where ruff and black break them: at the last brackets of a statement."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 
 WIDTH = 120
-"""Characters of a line at most, where brackets allow that."""
+"""Most characters of a line, if brackets allow that."""
 _OPENING, _CLOSING = "([{", ")]}"
 _ENDS = re.compile(r"[,:]?(  # .*)?")
-"""What may follow the last brackets."""
+"""The text that may follow the last brackets."""
 
 
 def formatted(text: str) -> str:
-    """Return a file's text without lines that are too long."""
+    """Return a file's text with long lines broken."""
     return "".join(f"{part}\n" for line in text.splitlines() for part in broken(line))
 
 
 def broken(line: str) -> list[str]:
-    """Return a line in parts: what is in its last brackets on a line of its own, or each argument on one."""
+    """Return a line in parts: the content of its last brackets on a separate line, or each argument on one."""
     found = _last_brackets(line) if len(line) > WIDTH else None
     if found is None:
         return [line]
@@ -40,7 +40,7 @@ def tuple_text(parts: Iterable[str]) -> str:
 
 
 def bare(text: str) -> str:
-    """Return an expression without brackets around all of it."""
+    """Return an expression without brackets around the whole."""
     if not text.startswith("(") or not text.endswith(")"):
         return text
     inner = text[1:-1]
@@ -53,7 +53,7 @@ def bare(text: str) -> str:
 
 
 def _last_brackets(line: str) -> tuple[int, int] | None:
-    """Return the places of the last outermost brackets, if nothing but a comma, a colon or a comment follows them."""
+    """Return the positions of the last outermost brackets, if at most a comma, a colon or a comment follows; else None."""
     found: tuple[int, int] | None = None
     begins: list[int] = []
     for place, character in enumerate(line):
@@ -71,7 +71,7 @@ def _is_tuple(line: str, begin: int) -> bool:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Return what stands between commas outside of inner brackets."""
+    """Yield the text between commas outside of inner brackets."""
     depth, begin = 0, 0
     for place, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)

@@ -1,4 +1,4 @@
-"""The functions of single elements as expressions in Triton's language. Imports neither torch nor triton."""
+"""Pointwise functions as expressions in Triton's language. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _LIBRARY: Mapping[str, str] = {
     "round": "nearbyint",
     **{name: name for name in (*TRANSCENDENTAL, "fmod", "trunc", "copysign")},
 }
-"""Function -> name in libdevice, whose results are within a few ULP; Triton's own exp and log are approximations."""
+"""Function -> its name in libdevice, whose results are within a few ULP; Triton's own exp and log are approximations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An expression with its dtype; constants know their number."""
+    """An expression with its dtype, and its number if it is a constant."""
 
     text: str
     dtype: str
@@ -59,13 +59,16 @@ class Value:
 
 
 def constant(number: float, dtype: str) -> Value:
-    """Return one number everywhere."""
+    """Return a constant as a value."""
     text = shown(number, dtype)
     return Value(f"tl.full((), {text}, {TYPES[dtype]})", dtype, number)
 
 
 def folded(function: str, arguments: Sequence[Value]) -> Value | None:
-    """Return a comparison of two numbers, which Triton's interpreter would not take beside tensors; None for all else."""
+    """Return the comparison of two constants as a constant; None for all else.
+
+    Triton's interpreter would not accept the result of such a comparison next to tensors.
+    """
     numbers = [argument.number for argument in arguments]
     if function not in _COMPARED or None in numbers:
         return None
@@ -73,7 +76,7 @@ def folded(function: str, arguments: Sequence[Value]) -> Value | None:
 
 
 def expression(function: str, dtype: str, arguments: Sequence[Value]) -> str:
-    """Return a function of values whose result has a dtype. Raises KeyError for an unknown function."""
+    """Return the expression of a function of values, with a result of `dtype`. Raise KeyError for an unknown function."""
     first = arguments[0]
     if function == "copy":
         return first.text
@@ -109,7 +112,7 @@ def _called(function: str, dtype: str, arguments: Sequence[Value]) -> str:
 
 
 def cast(value: Value, dtype: str) -> str:
-    """Return a value as a number of another dtype: what is not 0 is true, halves come from float32."""
+    """Return a value cast to another dtype: nonzero is true, and half precision is reached through float32."""
     if value.dtype == dtype:
         return value.text
     if dtype == "i1":
@@ -120,7 +123,7 @@ def cast(value: Value, dtype: str) -> str:
 
 
 def _operand(arguments: Sequence[Value], place: int) -> str:
-    """Return an operand of an infix operation; a number beside a tensor takes its dtype by itself."""
+    """Return an operand of an infix operation; a plain number takes the dtype of the tensor that is the other operand."""
     value = arguments[place]
     is_beside = any(other.number is None and other.dtype == value.dtype for other in arguments)
     return shown(value.number, value.dtype) if value.number is not None and is_beside else value.text

@@ -7,7 +7,7 @@ from hub.plugin import BackendInfo, hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Register `triton`; its settings say whether the interpreter may stand in for a GPU."""
+    """Register `triton`; its settings decide whether the interpreter may replace a GPU."""
     return (
         BackendInfo(
             name="triton",

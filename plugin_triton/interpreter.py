@@ -1,4 +1,4 @@
-"""Loads a file of kernels: for a GPU, or for Triton's interpreter, which runs them on tensors in the CPU's memory."""
+"""Load a file of kernels for a GPU, or for Triton's interpreter, which runs them on tensors in the CPU's memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 @contextlib.contextmanager
 def interpreting() -> Generator[None]:
-    """Have one call in the interpreter at a time, which says nothing of infinities and NaN."""
+    """Allow one call in the interpreter at a time, without NumPy's warnings about infinities and NaN."""
     import numpy as np
 
     with _calling, np.errstate(all="ignore"), _bools_that_stay_bools():
@@ -31,9 +31,9 @@ def interpreting() -> Generator[None]:
 
 @contextlib.contextmanager
 def _bools_that_stay_bools() -> Generator[None]:
-    """Have what a comparison of single numbers gives repeated, for a block, as the bool that it is.
+    """Fix the interpreter's broadcast of a compared scalar to a block: the result stays bool.
 
-    Triton 3.9 says of it there that it has the dtype of what was compared, and repeats it as that: `&` takes no floats.
+    Triton 3.9 labels it with the dtype of the compared numbers, and broadcasts it as that: `&` accepts no floats.
     """
     import numpy as np
     import triton.language as tl
@@ -55,17 +55,17 @@ def _bools_that_stay_bools() -> Generator[None]:
 
 
 def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:
-    """Import a file of kernels under a name of its own. Raises what its code raises."""
+    """Import a file of kernels under a unique name. Raise any error of its code."""
     name = f"plugin_triton_{path.stem}_{next(_numbers)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     from triton import knobs
 
-    with _loading:  # `triton.jit` asks a setting of the process
+    with _loading:  # `triton.jit` reads a setting of the process
         before = knobs.runtime.interpret
         knobs.runtime.interpret = is_interpreted
-        sys.modules[name] = module  # where triton.jit looks for the source
+        sys.modules[name] = module  # triton.jit looks for the source there
         try:
             spec.loader.exec_module(module)
         finally:
@@ -78,7 +78,7 @@ def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:
 
 
 def _rows(function: str) -> Callable[[Any], Any]:
-    """A reduction along rows: Triton's interpreter would walk through it element by element."""
+    """Return a reduction along rows in NumPy: Triton's interpreter would compute it element by element."""
 
     def reduce(tile: Any) -> Any:
         import numpy as np

@@ -1,4 +1,4 @@
-"""Writes one group of a schedule as a Triton kernel: rows of a tile along `x`, what is reduced along `r`."""
+"""Write one group of a schedule as a Triton kernel: the rows of a tile lie along `x`, the reduced loops along `r`."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ from .functions import TYPES, Value, cast, constant, expression, folded
 from .reductions import accumulator_dtype, combined, reduced
 
 PERSISTENT = 16384
-"""Longest row that one program holds whole."""
+"""Length of the longest row that one program holds whole."""
 WIDE = (1 << 31) - (1 << 20)
-"""Elements from which on places do not fit into 32 bits, with what a last block reaches beyond them."""
+"""Number of elements from which on offsets may not fit into 32 bits, because the last block reaches past the end."""
 
 IEEE, TF32 = "ieee", "tf32"
-"""How products take float32: as it is, or with 10 bits of fraction, which tensor cores do."""
+"""How products read float32: unchanged, or cut to 10 bits of fraction, as tensor cores do."""
 
 NameOf = Callable[[Tensor], str]
-"""Return the name of a tensor's memory."""
+"""A function that returns the name of a tensor's memory."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's text, and how it is launched."""
+    """The text of a kernel, and how it is launched."""
 
     name: str
     text: str
     parameters: tuple[str, ...]
-    """Names of what it is handed, in order: memory, numbers and sizes."""
+    """Names of its parameters, in order: memory, numbers and sizes."""
     grid: tuple[str, ...]
-    """Programs along each dim, as Python text over sizes and block sizes."""
+    """Number of programs along each dim, as Python text over sizes and block sizes."""
     blocks: Blocks
     nodes: tuple[str, ...]
     """Nodes of the cluster that it computes, or parts of them."""
     may_leave: bool = False
-    """True where it reads at indices that may be out of range, and then writes 1 to `flag`."""
+    """True if it reads at indices that may be out of range; it writes 1 to `flag` when one is."""
     copied: tuple[str, str] | None = None
-    """Memory that it writes into, and whose elements that has before."""
+    """The memory that it writes into, and the memory that is copied there before the launch."""
     tiling: Tiling = field(default_factory=Tiling)
 
 
 @dataclass
 class Scope:
-    """What is known at a place in a kernel's text."""
+    """The values and loops that are visible at one point of a kernel's text."""
 
     loops: dict[int, str]
-    """Variable of each loop."""
+    """The variable of each loop."""
     known: dict[Tensor, Value]
     indent: int = 1
 
@@ -68,26 +68,26 @@ class Scope:
 
 @dataclass
 class Writer:
-    """Lines of one kernel, and what it needs from outside."""
+    """The lines of one kernel, and the parameters that it needs."""
 
     name_of: NameOf
     sizes: dict[Size, str]
     """Names of symbolic sizes, shared by all kernels of a file."""
     origins: Mapping[Tensor, str]
-    """The node for which a tensor is computed."""
+    """The node that each tensor is computed for."""
     chosen: Blocks | None = None
-    """Blocks that were found best by timing; None leaves them to rules."""
+    """The blocks that were fastest when timed; None if rules choose them."""
     precision: str = IEEE
-    """How products take float32."""
+    """How products read float32: `IEEE` or `TF32`."""
     is_wide: bool = False
-    """True where places are computed in 64 bits."""
+    """True if offsets are computed in 64 bits."""
     needs_wide: bool = False
-    """True once something was met whose places may not fit into 32 bits."""
+    """True once the kernel touches a tensor whose offsets may not fit into 32 bits."""
     lines: list[str] = field(default_factory=list[str])
     parameters: dict[str, str] = field(default_factory=dict[str, str])
-    """Names of what it is handed, in order, each with its type where a launch would take another one by itself.
+    """Names of its parameters, in order, each with its type if a launch would infer another one.
 
-    Triton would take a size for an int32 where it fits, and every number for a float32.
+    Triton would infer int32 for a size that fits, and float32 for every number.
     """
     count: int = 0
     may_leave: bool = False
@@ -97,18 +97,18 @@ class Writer:
         self.lines.append("    " * scope.indent + text)
 
     def fresh(self, scope: Scope, text: str, comment: str = "") -> str:
-        """Return a new variable for an expression."""
+        """Assign an expression to a new variable and return its name."""
         name = f"v{self.count}"
         self.count += 1
         self.line(scope, f"{name} = {bare(text)}" + (f"  # {comment}" if comment else ""))
         return name
 
     def exactly(self, operand: Tensor) -> str:
-        """Return what a product is told of operands of this dtype; "" where there is nothing to choose."""
+        """Return the argument of `tl.dot` for operands of this dtype; "" if their precision is not a choice."""
         return f', input_precision="{self.precision}"' if operand.dtype == "f32" else ""
 
     def size(self, size: Size) -> str:
-        """Return a size as text: a number, or a parameter."""
+        """Return a size as text: a number, or the name of a parameter."""
         if is_static(size):
             return str(size)
         name = self.sizes.setdefault(size, f"n{len(self.sizes)}")
@@ -116,24 +116,24 @@ class Writer:
         return name
 
     def memory(self, tensor: Tensor) -> str:
-        """Return the parameter with a tensor's memory."""
+        """Return the parameter that holds a tensor's memory."""
         name = self.name_of(tensor)
         self.parameters[name] = ""
         self.reaches(root_of(tensor).shape)
         return name
 
     def reaches(self, sizes: Sequence[Size]) -> None:
-        """Note that something with so many elements along each dim is walked through."""
+        """Record that the kernel iterates over this many elements along each dim."""
         count = product(sizes)
         self.needs_wide |= not is_static(count) or count >= WIDE
 
     @property
     def program(self) -> str:
-        """The program's number as text."""
+        """The program's index as text."""
         return "tl.program_id(0)" + (".to(tl.int64)" if self.is_wide else "")
 
     def places(self, block: str, across: str = "") -> str:
-        """Return the places in a block as text, in as many bits as they need."""
+        """Return the offsets within a block as text, in 64 bits if the kernel needs them."""
         return f"tl.arange(0, {block}){across}" + (".to(tl.int64)" if self.is_wide else "")
 
     def affine(self, expression: Affine, scope: Scope, merged: frozenset[int] = frozenset()) -> str:
@@ -149,7 +149,7 @@ class Writer:
 
 
 class Elements:
-    """Writes the values of a group's members where their loops are open."""
+    """Writer of the values of a group's members, inside the loops that they are computed in."""
 
     def __init__(
         self, writer: Writer, group: Group, merged: frozenset[int], masks: Mapping[int, str], whole: Mapping[str, str]
@@ -160,10 +160,10 @@ class Elements:
         self.masks = masks
         """The mask of each loop that may run past its end."""
         self.whole = whole
-        """Masks, and indices, of what every result's tile spreads along, even where its size is 1."""
+        """Mask -> index, for the dims that the tile of every result spans even if its size there is 1."""
 
     def member(self, tensor: Tensor, scope: Scope) -> Value:
-        """Return a member's value, written now if it was not before."""
+        """Return a member's value; write it first if it is not written yet."""
         if found := scope.known.get(tensor):
             return found
         assert not isinstance(tensor, Reduce), "a reduction is read before its loop has run"
@@ -208,7 +208,7 @@ class Elements:
         return Value(f"tl.full((), {self.writer.size(tensor.value)}, tl.int64)", "i64")
 
     def mask(self, index: Affine) -> str:
-        """Return the mask under which a place is there; "" where it always is."""
+        """Return the mask under which an index is in range; "" if it always is."""
         return self._masked(variable for variable, _ in index.terms)
 
     def _masked(self, loops: Iterable[int | None], also: Sequence[str] = ()) -> str:
@@ -271,7 +271,7 @@ def finished(
     *,
     copied: tuple[str, str] | None = None,
 ) -> Kernel:
-    """Return a kernel of what was written, which computes some tensors."""
+    """Return the written lines as a kernel that computes the given tensors."""
     parameters = tuple(writer.parameters)
     nodes = tuple(dict.fromkeys(writer.origins[tensor] for tensor in covered if tensor in writer.origins))
     typed = [f"{parameter}: {kind}" if kind else parameter for parameter, kind in writer.parameters.items()]
@@ -320,7 +320,7 @@ class _GroupKernel:
         return finished(self.name, self.group.members, self.writer, grid, blocks, tiling)
 
     def _is_down(self) -> bool:
-        """Return whether neighbours in memory lie along rows that are not reduced, so that columns are summed up."""
+        """Return whether neighbours in memory lie along loops that are not reduced, so that columns are reduced."""
         return self.nest.lane not in self.group.reduced
 
     # --- loops ---
@@ -342,7 +342,7 @@ class _GroupKernel:
     # --- reductions ---
 
     def _whole(self, scope: Scope) -> None:
-        """Hold whole rows: every member is computed once."""
+        """Hold whole rows, so that every member is computed once."""
         for member in self.group.members:
             if isinstance(member, Reduce):
                 kind = accumulator_dtype(member)
@@ -353,7 +353,7 @@ class _GroupKernel:
             self.elements.store(store, scope)
 
     def _reduced_value(self, reduce: Reduce, kind: str, scope: Scope) -> str:
-        """Return the elements that a reduction takes in; what is not there changes nothing."""
+        """Return the elements of a reduction; masked elements are its neutral value."""
         index = inner_index(reduce, self.group, self.group.members[reduce])
         value = self.elements.value(reduce.source, index, scope)
         shown = cast(value, kind)
@@ -361,7 +361,7 @@ class _GroupKernel:
         return self.writer.fresh(scope, f"tl.where(xmask & rmask, {shown}, {nothing})")
 
     def _phases(self, scope: Scope) -> None:
-        """Walk over the rows in blocks, as often as values of whole rows need it."""
+        """Loop over the rows in blocks, as many times as values of whole rows require."""
         last = max(self.phase.values(), default=0)
         for phase in range(last + 1):
             stores = [store for store in self.group.stores if self.phase[store.member] == phase]
@@ -398,7 +398,7 @@ class _GroupKernel:
             scope.known[reduce] = Value(cast(Value(name, kind), reduce.dtype), reduce.dtype)
 
     def _needed(self, roots: Sequence[Tensor], scope: Scope) -> Iterator[Tensor]:
-        """Return members that others need and that are not known here, in order."""
+        """Return the members that others need and that are not yet computed here, in order."""
         needed: set[Tensor] = set()
         stack = list(roots)
         while stack:
@@ -413,7 +413,7 @@ class _GroupKernel:
 
 
 def split(scope: Scope, name: str, loops: Sequence[int], sizes: Sequence[Size], writer: Writer) -> None:
-    """Return each of several loops that are walked as one, under a name, its own variable."""
+    """Write one variable for each of several loops that are flattened into one loop, `name`; the scope gets them."""
     step: Size = 1
     for place, loop in reversed(list(enumerate(loops))):
         text = name if step == 1 else f"{name} // {writer.size(step)}"
@@ -428,7 +428,7 @@ def split(scope: Scope, name: str, loops: Sequence[int], sizes: Sequence[Size], 
 
 
 def root_of(tensor: Tensor) -> Tensor:
-    """Return the tensor whose memory another one is."""
+    """Return the tensor that owns the memory of a tensor."""
     while isinstance(tensor, Reshape):
         tensor = tensor.source
     return tensor

@@ -1,7 +1,7 @@
-"""Launches kernels through their compiled handles.
+"""Launch kernels through their compiled handles.
 
-Triton's own way to a launch binds every argument, describes it in text and looks at the options, each time. What it finds
-is known after the first launch, and `CompiledKernel.__getitem__`, alike in Triton 3.6 to 3.9, launches what that compiled.
+Triton's own launch path binds every argument, describes it in text and reads the options, in every call. The outcome is
+known after the first launch, and `CompiledKernel.__getitem__`, the same in Triton 3.6 to 3.9, launches the compiled kernel.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _ALIGNED = 16
 _NEAR = (1 << 31) - 1
 _SINGLE = range(-(1 << 31), 1 << 31)
 _IS_AMD = torch.version.hip is not None
-"""There memory of less than 2^31 bytes has kernels of its own."""
+"""True on AMD, where Triton compiles separate kernels for memory of less than 2^31 bytes."""
 
 
 class Launcher:
-    """A kernel on one device, called as Triton's are, `kernel[grid](*arguments, **options)`, with fixed options."""
+    """A kernel on one device, called like Triton's, `kernel[grid](*arguments, **options)`, with fixed options."""
 
     __slots__ = ("_function", "_handles", "_is_memory", "_lock")
 
@@ -31,7 +31,7 @@ class Launcher:
         self._function = function
         self._handles: dict[Hashable, tuple[Any, tuple[Any, ...]]] = {}
         self._is_memory: tuple[bool, ...] = ()
-        """Of each argument, which all calls have alike; known from the first call on."""
+        """Whether each argument is a tensor, the same in all calls; known from the first call on."""
         self._lock = threading.Lock()
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
@@ -39,7 +39,7 @@ class Launcher:
 
     @property
     def handles(self) -> tuple[Any, ...]:
-        """What Triton has compiled of it so far."""
+        """The handles that Triton has compiled so far."""
         return tuple(handle for handle, _ in self._handles.values())
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
@@ -57,7 +57,7 @@ class Launcher:
         handle[(*grid, 1, 1)[:3]](*arguments, *constants)
 
     def _key(self, arguments: tuple[Any, ...]) -> Hashable:
-        """Return what Triton compiles a kernel of its own for, of arguments that have one dtype each: no less than that."""
+        """Return a key that differs whenever Triton would compile another kernel, if each argument keeps its dtype."""
         kinds = [
             argument.data_ptr() % _ALIGNED == 0 if is_memory else _kind(argument)
             for argument, is_memory in zip(arguments, self._is_memory, strict=True)
@@ -67,16 +67,16 @@ class Launcher:
         return tuple(kinds)
 
     def _first(self, key: Hashable, grid: tuple[int, ...], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Have Triton compile and launch; a hook of the user's may have kept it from that, and then there is no handle."""
+        """Compile and launch through Triton, and keep the handle; there is none if a hook of the user prevented that."""
         handle = self._function[grid](*arguments, **options)
-        handle = handle.result() if hasattr(handle, "result") else handle  # while the user has kernels compiled on the side
+        handle = handle.result() if hasattr(handle, "result") else handle  # if the user compiles kernels asynchronously
         if handle is not None:
             constants = tuple(options[name] for name in self._function.arg_names[len(arguments) :])
             self._handles[key] = handle, constants
 
 
 def with_launchers(module: ModuleType) -> ModuleType:
-    """Put a launcher in the place of each kernel of a file; what kernels call stays Triton's."""
+    """Replace each kernel of a file by a launcher; the functions that kernels call stay Triton's."""
     for name, value in list(vars(module).items()):
         if re.fullmatch(r"k\d+", name):
             setattr(module, name, Launcher(value))

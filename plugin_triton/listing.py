@@ -1,4 +1,4 @@
-"""Compiles all kernels of a model for a target, and lists what they need."""
+"""Compile all kernels of a model for a target, and list the resources that they need."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _NUMBERS = frozenset(("registers", "spilled", "shared", "warps"))
 
 @dataclass(frozen=True)
 class Listing:
-    """What became of a model."""
+    """The compiled kernels of a model."""
 
     rows: tuple[tuple[str, Kernel, Needs], ...]
-    """Cluster, kernel, and what that needs."""
+    """Cluster, kernel, and the resources that the kernel needs."""
     eager: int
-    """Nodes that are left to eager."""
+    """Number of nodes that stay in eager."""
     refusals: tuple[str, ...]
 
 
 def listing(module: torch.nn.Module, inputs: Sequence[Any], target: Target, folder: Path) -> Listing:
-    """Compile every cluster that Triton would get of a model, and write kernels and stages to `folder`/CLUSTER.
+    """Compile every cluster of a model that Triton would get, and write kernels and stages to `folder`/CLUSTER.
 
-    Raises CompileError, and OptionError where the folder cannot be written.
+    Raise CompileError if a cluster cannot be compiled, and OptionError if the folder cannot be written.
     """
     captured = capture(module, inputs)
     groups, refusals = group_alone(captured.graph, NAME, INTERPRETED.supports)
@@ -64,7 +64,7 @@ def listing(module: torch.nn.Module, inputs: Sequence[Any], target: Target, fold
 
 
 def summary(found: Listing, folder: Path) -> list[str]:
-    """Return the lines of a table, and what is not in it."""
+    """Return the lines of a table, and the refusals."""
     rows = [
         (
             cluster,

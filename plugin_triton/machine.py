@@ -1,4 +1,4 @@
-"""The GPU that is here: what kernels are compiled for, and what a program may have there."""
+"""The GPU of this machine: the target of compilation, and the resources that a program may use."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Machine:
     target: Target
     limits: Limits
     name: str
-    """As people know it."""
+    """Its product name."""
 
 
 def machine_of(device: torch.device) -> Machine:
-    """Return a GPU, with the shared memory by which Triton itself refuses a launch there."""
+    """Return the GPU of a device, with the limit of shared memory above which Triton itself refuses a launch."""
     from triton.runtime import driver
 
     active: Any = driver.active
@@ -34,10 +34,10 @@ def machine_of(device: torch.device) -> Machine:
 
 
 def limits_of(device: torch.device) -> Limits:
-    """Return what a multiprocessor of a GPU has."""
+    """Return the resources of a multiprocessor of a GPU."""
     found = cast("Any", torch.cuda).get_device_properties(device)
     return Limits(
-        getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block),  # AMD's have no more on demand
+        getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block),  # AMD's have no opt-in limit
         found.shared_memory_per_multiprocessor,
         found.regs_per_multiprocessor,
         found.max_threads_per_multi_processor,

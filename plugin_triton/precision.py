@@ -1,4 +1,4 @@
-"""How products take float32: tf32 is for users who asked for it."""
+"""How products read float32: tf32 is for users who asked for it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import torch
 from .kernel import IEEE, TF32
 
 TF32_ERROR = 2e-3
-"""max|error| / max|reference| from which on a granted error covers tf32: both factors of a product are cut off to 10 bits
-of fraction, an error of 2^-10 each. Sums in which much cancels may be off by more; verification finds those."""
+"""Least granted error, max|error| / max|reference|, that covers tf32.
+
+Both factors of a product are cut to 10 bits of fraction, an error of 2^-10 each. Sums with much cancellation may be off
+by more; the output check finds those.
+"""
 
 
 def precision_of(device: torch.device, accuracy: float | None) -> str:

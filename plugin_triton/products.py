@@ -1,4 +1,4 @@
-"""Matrix products as kernels: tiles of the result, with what stands before and after them computed on the way."""
+"""Matrix products as kernels: each program computes a tile, and fuses functions of the operands and of the result."""
 
 from __future__ import annotations
 
@@ -19,37 +19,43 @@ from .kernel import TF32, Elements, Kernel, Scope, Writer, finished, root_of
 from .prologues import Multiplied, Prologue
 
 TOGETHER = 8
-"""Rows of tiles that are computed together."""
+"""Number of rows of tiles that are computed together."""
 ALIGNED = 16
-"""Elements by which rows have to be divisible to be read in large pieces; where they are not, or that is not known, each
-element has a place of its own, and tiles twice as large have registers spill (cuda:90, Triton 3.9)."""
+"""Number of elements that must divide the length of rows for them to be read in large pieces.
+
+If it does not, or the length is unknown, each element has its own pointer, and tiles twice as large spill registers
+(cuda:90, Triton 3.9).
+"""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """A group that is computed on the tiles of a product."""
+    """A group that is computed on the tiles of a product, before they are written."""
 
     group: Group
     loops: Mapping[int, Digit]
-    """Where each of the group's loops is in the product's result."""
+    """The part of the product's index that each of the group's loops is."""
     aliases: frozenset[Tensor]
-    """Tensors by which the group reads the product: itself, or its elements under other shapes."""
+    """The tensors through which the group reads the product: the product itself, or reshapes of it."""
 
 
 @dataclass(frozen=True)
 class Digit:
-    """A loop as a part of the index along rows, columns or the batch: index // step % size."""
+    """A loop as a digit of the index along rows, columns or the batch: index // step % size."""
 
     index: str
     """"m", "n" or "b"."""
     step: Size
     size: Size
     is_first: bool
-    """True where nothing is left above it, so that no remainder has to be taken."""
+    """True if it is the most significant digit, so that no remainder is needed."""
 
 
 def epilogue_of(tensor: Tensor, schedule: Schedule, kept: Set[Tensor]) -> Epilogue | None:
-    """Return the one group that reads a product, if it reads every element once; `kept` is read from elsewhere, too."""
+    """Return the one group that reads a product, if it reads every element once.
+
+    Return None if it does not, or if the product is in `kept`: those tensors are read by others, too.
+    """
     if tensor in kept:
         return None
     readers: list[tuple[Group, Affine]] = []
@@ -76,7 +82,7 @@ def epilogue_of(tensor: Tensor, schedule: Schedule, kept: Set[Tensor]) -> Epilog
 
 
 def _digits(place: Affine, domain: Sequence[Size], tensor: Tensor) -> dict[int, Digit] | None:
-    """Return loops as digits of row, column and batch, if together they count through the product's memory; else None."""
+    """Return the loops as digits of row, column and batch; None unless together they enumerate the product's memory."""
     axes = [("n", tensor.shape[-1]), ("m", tensor.shape[-2]), ("b", product(tensor.shape[:-2]))]
     found: dict[int, Digit] = {}
     expected: Size = 1
@@ -98,7 +104,7 @@ def _digits(place: Affine, domain: Sequence[Size], tensor: Tensor) -> dict[int, 
 def product_kernel(
     computed: Product | Multiplied, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
 ) -> Kernel:
-    """Return matrix products left [..., M, K] times right [..., K, N] as a kernel, accumulated in float32 or float64."""
+    """Return the kernel of matrix products left [..., M, K] @ right [..., K, N], accumulated in float32 or float64."""
     before = (computed.left, computed.right) if isinstance(computed, Multiplied) else (None, None)
     tensor = computed.product if isinstance(computed, Multiplied) else computed
     rank = len(tensor.shape)
@@ -150,12 +156,12 @@ class _Side:
     tensor: Tensor
     prologue: Prologue | None
     masks: Mapping[int, str]
-    """Of the two loops that it is a matrix along; "" where none is needed."""
+    """The masks of its two matrix dims, by loop; "" if none is needed."""
     tile: tuple[str, str]
-    """Names of the sizes of its tile."""
+    """Names of the block sizes of its tile."""
 
     def text(self, variables: tuple[int, ...], inner: int, scope: Scope, writer: Writer) -> str:
-        """Return its tile. What lies beyond the depth is 0, whatever a function makes of nothing."""
+        """Return the text of its tile. Elements past the depth are 0, even if a fused function maps 0 to another value."""
         if self.prologue is None:
             mask = " & ".join(mask for mask in self.masks.values() if mask)
             return f"tl.load({operand(self.tensor, variables, writer, scope)}, {mask}, 0)"
@@ -168,7 +174,7 @@ class _Side:
 
 
 def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) -> None:
-    """Write the rows and columns of a tile. Tiles of some rows go column by column: what they read stays in the cache."""
+    """Write the rows and columns of a tile. Some rows of tiles go column by column, so that reads stay in the cache."""
     m, n = map(writer.size, tensor.shape[-2:])
     if any(
         is_static(size) and size <= blocks.sizes[name] for size, name in zip(tensor.shape[-2:], ("BM", "BN"), strict=True)
@@ -185,15 +191,15 @@ def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) ->
 
 
 def programs(tiles: str, lead: tuple[Size, ...], writer: Writer) -> str:
-    """Return how many programs compute a batch, as Python text."""
+    """Return the number of programs that compute a batch, as Python text."""
     batch = product(lead)
     return tiles if batch == 1 else f"{tiles} * {writer.size(batch)}"
 
 
 def split_programs(lead: tuple[Size, ...], tiles: str, writer: Writer, scope: Scope) -> None:
-    """Write which tile a program has, and of which product in the batch, with an index for each leading dim.
+    """Write which tile of which product in the batch a program computes, with an index for each leading dim.
 
-    Programs are counted along one axis: the others of a grid end at 65,535.
+    Programs are numbered along one axis, because the other axes of a grid end at 65,535.
     """
     if product(lead) == 1:
         writer.line(scope, f"tile = {writer.program}")
@@ -212,7 +218,7 @@ def split_programs(lead: tuple[Size, ...], tiles: str, writer: Writer, scope: Sc
 
 
 def operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: Scope) -> str:
-    """Return the places of a tile of matrices, whose dims run along some of the scope's loops."""
+    """Return the pointers to a tile of matrices, whose dims run along some of the scope's loops."""
     index: Index = tuple(
         Affine() if size == 1 and dim not in scope.loops else variable(dim)
         for dim, size in zip(variables, tensor.shape, strict=True)
@@ -220,12 +226,12 @@ def operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: S
     tensor, index = through_views(tensor, index)
     place = memory_index(tensor, index)
     across = variables[-2:]
-    missing = "".join(f" + {scope.loops[dim]} * 0" for dim in across if place.factor(dim) == 0)  # the tile is a matrix
+    missing = "".join(f" + {scope.loops[dim]} * 0" for dim in across if place.factor(dim) == 0)  # keeps the tile a matrix
     return f"{writer.memory(tensor)} + {writer.affine(place, scope)}{missing}"
 
 
 def finish(tensor: Tensor, epilogue: Epilogue | None, value: Value, scope: Scope, writer: Writer) -> None:
-    """Write a tile [m, n] of a result into memory, or what follows from it."""
+    """Write a tile [m, n] of a result into memory, or the results of its epilogue."""
     if epilogue is None:
         index = tuple(
             Affine() if size == 1 and dim not in scope.loops else variable(dim) for dim, size in enumerate(tensor.shape)
@@ -250,7 +256,7 @@ def _digit(digit: Digit, writer: Writer) -> str:
 
 
 def _blocks(tensor: Product, precision: str, *, is_interpreted: bool) -> Blocks:
-    """Return tile sizes, each at least the 16 of the tensor cores."""
+    """Return tile sizes, each at least 16, as tensor cores require."""
     m, n, k = tensor.shape[-2], tensor.shape[-1], tensor.left.shape[-1]
     is_ragged = not all(is_static(size) and size % ALIGNED == 0 for size in (n, k))
     if is_interpreted:
@@ -270,7 +276,7 @@ def _blocks(tensor: Product, precision: str, *, is_interpreted: bool) -> Blocks:
 
 
 def _tiling(tensor: Product) -> Tiling:
-    """Return what it does with its blocks, each at least the 16 of the tensor cores."""
+    """Return how a product uses its blocks, each at least 16, as tensor cores require."""
     itemsize = ITEMSIZES[tensor.left.dtype]
     held = Tile(("BM", "BN"), 8 if tensor.dtype == "f64" else 4)
     staged = (Tile(("BM", "BK"), itemsize), Tile(("BK", "BN"), itemsize))

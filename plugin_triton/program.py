@@ -1,4 +1,4 @@
-"""The tensor program of a cluster, made into one that suits a GPU."""
+"""The tensor program of a cluster, rewritten into one that suits a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .prologues import Prologues
 from .rewrite import for_gpu
 
 PROGRAMS = 128
-"""Results, or tiles of them, from which on a GPU is taken to be busy: multiprocessors of an H100 (132) or MI300 (304)."""
+"""Number of programs that is taken to keep a GPU busy: an H100 has 132 multiprocessors, an MI300 304."""
 
 
 def for_kernels(lowered: Lowered) -> Lowered:
@@ -38,7 +38,7 @@ def for_kernels(lowered: Lowered) -> Lowered:
 
 
 def _carried(origins: Mapping[Tensor, str], known: Mapping[Tensor, Tensor]) -> dict[Tensor, str]:
-    """Return what stands for tensors their nodes; what was made on the way has the node of what first reads it."""
+    """Return the nodes of the replacements; a tensor that only the rewrite made gets the node of its first reader."""
     found: dict[Tensor, str] = {}
     for old, new in known.items():
         stack = [new] if old in origins else []

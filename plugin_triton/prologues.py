@@ -1,6 +1,6 @@
-"""Finds functions that are cheaper computed on the tiles that a product reads than written into memory before it.
+"""Find functions that are cheaper to compute on the tiles that a product reads than to write into memory before it.
 
-A cast, a scale, what was quantised: a tile of the operand is made of tiles of the inputs and weights behind it.
+Examples are a cast, a scale, a dequantisation: a tile of the operand is computed from tiles of inputs and weights.
 """
 
 from __future__ import annotations
@@ -32,72 +32,72 @@ from .attention import read_by
 from .functions import ITEMSIZES
 
 TILE = 64
-"""Rows and columns that one program is taken to compute, of the smallest tile that rules give large products."""
+"""Assumed rows and columns of the result per program: the smallest tile that rules choose for large products."""
 FEW = 2
-"""Tiles for which an expensive function is computed again rather than read."""
+"""Largest number of tiles that recompute an expensive function rather than read its result."""
 MOST_FUNCTIONS = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Prologue:
-    """Functions that give an operand."""
+    """Functions that compute an operand."""
 
     group: Group
-    """In loops along the operand's dims."""
+    """The functions, in loops along the operand's dims."""
     is_spread: bool
-    """True where something is read along both dims of the matrix, so that values come as a tile."""
+    """True if some tensor is read along both dims of the matrix, so that values have the shape of a tile."""
 
 
 @dataclass(frozen=True, eq=False)
 class Multiplied(Template):
-    """Matrix products of which one or both operands are functions of what lies in memory."""
+    """Matrix products with one or both operands computed by functions of tensors in memory."""
 
     product: Product
     left: Prologue | None
-    """None where the operand lies in memory."""
+    """None if the operand lies in memory."""
     right: Prologue | None
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A tensor that is read somewhere behind an operand."""
+    """A read of a tensor behind an operand."""
 
     tensor: Tensor
     shape: tuple[Size, ...]
-    """What it is taken to have: its own shape, or another one of the same elements in the same order."""
+    """The shape that it is read under: its own, or another one with the same elements in the same order."""
     index: Index
-    """Which of its elements, over the operand's dims."""
+    """The index of the element that is read, over the operand's dims."""
 
 
 @dataclass
 class _Operand:
-    """Functions behind an operand, as they are found: what stands behind a view is computed where the view reads it."""
+    """Functions behind an operand, collected during the search; those behind a view are computed where the view reads."""
 
     tensor: Tensor
     made: dict[_Read, Tensor] = field(default_factory=dict[_Read, Tensor])
-    """What stands for each function."""
+    """The replacement of each function."""
     known: dict[_Read, tuple[Tensor, Index]] = field(default_factory=dict[_Read, tuple[Tensor, Index]])
-    """What is read from memory for everything else, with the index over the operand's dims."""
+    """The tensor that is read from memory for every other read, with the index over the operand's dims."""
     crossed: set[Tensor] = field(default_factory=set[Tensor])
-    """Functions under other shapes."""
+    """Reshapes of functions."""
 
     @property
     def leaves(self) -> Collection[tuple[Tensor, Index]]:
-        """What is read from memory."""
+        """The tensors that are read from memory, with their indices."""
         return self.known.values()
 
     @property
     def given(self) -> tuple[Tensor, ...]:
-        """What has to lie in memory, each once."""
+        """The tensors that have to lie in memory, each once."""
         return tuple(dict.fromkeys(leaf for leaf, _ in self.leaves)) if self.made else (self.tensor,)
 
     @property
     def result(self) -> Tensor:
-        """What the operand is computed as."""
+        """The tensor that the operand is computed as."""
         return list(self.made.values())[-1] if self.made else self.tensor
 
     def prologue(self) -> Prologue | None:
-        """Return the functions; None where there are none."""
+        """Return the functions; None if there are none."""
         if not self.made:
             return None
         shape = self.tensor.shape
@@ -108,15 +108,15 @@ class _Operand:
 
 
 class Prologues:
-    """Takes functions that nobody else reads along into products of a program."""
+    """Fusion of functions into the products of a program, if nothing else reads these functions."""
 
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         self._readers = read_by(outputs)
         self.moved: dict[Tensor, Tensor] = {}
-        """What became of functions."""
+        """The replacement of each fused function."""
 
     def before(self, old: Product, new: Product) -> Tensor:
-        """Return a product, or parts of it, with what stands before it; `old` is the one in the program."""
+        """Return a product, or its parts, with the functions before it fused; `old` is the product in the program."""
         rows, columns = new.shape[-2:]
         left = self._taken(old, old.left, new.left, columns)
         right = self._taken(old, old.right, new.right, rows)
@@ -128,7 +128,7 @@ class Prologues:
         return Multiplied(new.shape, new.dtype, given, product, left.prologue(), right.prologue())
 
     def _taken(self, product: Product, old: Tensor, new: Tensor, across: Size) -> _Operand:
-        """Return the functions behind an operand; none where they do not come along."""
+        """Return the functions behind an operand; none if they are not fused."""
         before = _functions(old)
         own = {read.tensor for read in before.made} | before.crossed
         readers = {reader for each in own for reader in self._readers[each]}
@@ -143,7 +143,7 @@ def _functions(operand: Tensor) -> _Operand:
 
 
 def _enter(read: _Read, found: _Operand) -> Tensor:
-    """Enter a tensor; gives what it is computed as in loops along the operand's dims."""
+    """Add a read, and return the tensor that it is computed as, in loops along the operand's dims."""
     read = _behind(read, found)
     tensor, shape = read.tensor, found.tensor.shape
     if isinstance(tensor, Pointwise):
@@ -158,7 +158,7 @@ def _enter(read: _Read, found: _Operand) -> Tensor:
 
 
 def _behind(read: _Read, found: _Operand) -> _Read:
-    """Return what lies behind views and other shapes of functions, as long as it is read at affine places."""
+    """Return the read behind views and reshapes of functions, as far as its index stays affine."""
     while True:
         tensor, following = read.tensor, None
         if isinstance(tensor, View):
@@ -181,9 +181,9 @@ def _behind_view(tensor: View, read: _Read) -> _Read | None:
 
 
 def within(index: Index, old: Sequence[Size], new: Sequence[Size]) -> Index | None:
-    """Return an index over dims of a shape as one over those of another shape of the same elements in the same order.
+    """Rewrite an index over one shape's dims over the dims of another shape with the same elements in the same order.
 
-    None where it is not affine over these: a row of [B * S] does not say by which multiple of which factor it is in B.
+    Return None if it is not affine over these: of a row b * S + s of [B * S], neither b nor s is an affine function.
     """
     parts = cut_index(old, new)
     if parts is not None:
@@ -202,7 +202,7 @@ def within(index: Index, old: Sequence[Size], new: Sequence[Size]) -> Index | No
 
 
 def _pays(found: _Operand, across: Size) -> bool:
-    """Return whether functions of inputs and weights stand before an operand, and no more is moved with them."""
+    """Return whether the functions are of inputs and weights only, and fusing them moves no more bytes."""
     if not 0 < len(found.made) <= MOST_FUNCTIONS:
         return False
     if not all(isinstance(_root(leaf), Source) and _is_along(leaf, index, found.tensor) for leaf, index in found.leaves):
@@ -218,14 +218,14 @@ def _root(tensor: Tensor) -> Tensor:
 
 
 def _is_along(leaf: Tensor, index: Index, operand: Tensor) -> bool:
-    """Return whether neighbours in a row or a column are neighbours in memory, or one dim is not read along."""
+    """Return whether neighbours in a row or column are neighbours in memory, or a leaf is constant along one of these."""
     place, rank = memory_index(leaf, index), len(operand.shape)
     steps = [place.factor(dim) for dim in (rank - 2, rank - 1)]
     return 0 in steps or 1 in steps
 
 
 def _moves_less(found: _Operand, across: Size, *, is_expensive: bool) -> bool:
-    """Compare bytes: what each tile reads of the inputs, with reading these once, and writing and reading the operand."""
+    """Return whether tiles that read the inputs move no more bytes than writing the operand once and reading it."""
     shape, own = found.tensor.shape, ITEMSIZES[found.tensor.dtype]
     inner = {len(shape) - 2, len(shape) - 1}
     leaves = [(ITEMSIZES[leaf.dtype], {dim for part in index for dim, _ in part.terms}) for leaf, index in found.leaves]

@@ -1,4 +1,4 @@
-"""Writes what is put into a tensor at places that other tensors give: all values at once, or one after the other."""
+"""Kernels that put values into a tensor at given indices (scatter): all values at once, or one after the other."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _COMBINED_BY_MEMORY = {
     "max": ("i32", "i64"),
     "min": ("i32", "i64"),
 }
-"""Dtypes by function; memory's own extremes of floats lose NaN, and it has no products."""
+"""Function -> dtypes with atomic operations. Atomic extremes of floats lose NaN, and there are no atomic products."""
 _FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 def put_kernel(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
-    """Return it as a kernel over the values; the launcher copies the source before."""
+    """Return the kernel of a put, over its values; `call` copies the source into the result before the launch."""
     is_at_once = tensor.function == "set" or tensor.dtype in _COMBINED_BY_MEMORY.get(tensor.function, ())
     return (_at_once if is_at_once else _in_turn)(tensor, name, writer, is_interpreted=is_interpreted)
 
 
 def _at_once(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
-    """One program for a block of values. Those with one place are combined by the memory itself, in any order."""
+    """Return a kernel with a program per block of values. Atomics combine values with equal indices, in any order."""
     count = product(tensor.values.shape)
     writer.reaches((count,))
     scope = Scope({}, {})
@@ -48,7 +48,7 @@ def _at_once(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) ->
 
 
 def _in_turn(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
-    """One program for a block of lines that share no place; the values of a line are combined from first to last."""
+    """Return a kernel with a program per block of lines that share no index; a line's values are combined in order."""
     shape = tensor.values.shape
     lines = [dim for dim in range(len(shape)) if any(part == variable(dim) for part in tensor.index)]
     steps = [dim for dim in range(len(shape)) if dim not in lines]
@@ -72,14 +72,14 @@ def _in_turn(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) ->
     writer.line(body, f"tl.store({place}, {cast(both, tensor.dtype)}, xmask)")
     writer.line(body, "tl.debug_barrier()  # the next step may read what another thread wrote here")
     blocks = writer.chosen or blocks_of("pointwise", count, 1, is_down=False, is_interpreted=is_interpreted)
-    blocks = replace(blocks, stages=1)  # no value is loaded before the step before has stored its own
+    blocks = replace(blocks, stages=1)  # a step must not load before the previous one has stored
     grid = (f"triton.cdiv({writer.size(count)}, {blocks.sizes['XBLOCK']})",)
     copied = (writer.name_of(tensor), writer.name_of(tensor.source))
     return finished(name, (tensor,), writer, grid, blocks, Tiling(), copied=copied)
 
 
 def _place(tensor: Put, read: str, scope: Scope, writer: Writer) -> str:
-    """Return pointers to where values go whose indices lie at `read`."""
+    """Return pointers to the destinations of values whose indices lie at `read`."""
     texts: list[str] = []
     for part, size, stride in zip(tensor.index, tensor.shape, strides_of(tensor.shape), strict=True):
         is_given = isinstance(part, Tensor)
@@ -90,7 +90,7 @@ def _place(tensor: Put, read: str, scope: Scope, writer: Writer) -> str:
 
 
 def _checked(part: Tensor, read: str, size: Size, scope: Scope, writer: Writer) -> str:
-    """Return an index that is in range, and report one that was not."""
+    """Return an index clamped into range; write code that reports one out of range."""
     place = writer.fresh(scope, f"tl.load({writer.memory(part)} + {read}, xmask, 0)")
     inside = writer.fresh(scope, f"tl.minimum(tl.maximum({place}, 0), {writer.size(size)} - 1)")
     wrong = writer.fresh(scope, f"tl.where(xmask, {place}, {inside}) != {inside}")

@@ -1,4 +1,4 @@
-"""Reductions: the value to begin with, how two are combined, and how a tile becomes a column. NaN comes through."""
+"""Reductions: the accumulator's dtype, how two tiles are combined, and how a tile becomes a column. NaN propagates."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ INTERPRETED = {
     **{"row_sum": "sum", "row_prod": "prod", "row_max": "amax", "row_min": "amin", "row_any": "amax", "row_all": "amin"},
     **{"running_sum": "cumsum", "running_prod": "cumprod"},
 }
-"""NumPy's functions that stand in for them in the interpreter, which would walk from element to element."""
+"""NumPy's functions that replace them in the interpreter, which would compute them element by element."""
 
 
 def helpers(text: str) -> str:
-    """Return the functions that the text of some kernels calls, and those that these call."""
+    """Return the definitions of the functions that some kernels' text calls, and of those that these call."""
     used = [name for name in _HELPERS if f"{name}(" in text or f"row_{name.removeprefix('combine_')}(" in text]
     return "".join(f"\n\n@triton.jit\ndef {_HELPERS[name][0]}:\n    return {_HELPERS[name][1]}\n" for name in used)
 
 
 def accumulator_dtype(reduce: Reduce) -> str:
-    """Return the dtype in which totals are kept: float32 for half precision; truth as int32."""
+    """Return the dtype of totals: float32 for half precision, int32 for bool, else the source's."""
     kind = reduce.source.dtype
     return "f32" if kind in HALVES else "i32" if kind == "i1" else kind
 
 
 def combined(function: str, left: str, right: str) -> str:
-    """Return two tiles combined element by element."""
+    """Return the expression that combines two tiles element by element."""
     if function == "sum":
         return f"{left} + {right}"
     if function in ("any", "all"):
@@ -50,5 +50,5 @@ def combined(function: str, left: str, right: str) -> str:
 
 
 def reduced(function: str, tile: str) -> str:
-    """Return a tile's rows, each combined into one."""
+    """Return the expression that reduces each row of a tile to one element."""
     return f"row_{function}({tile})[:, None]"

@@ -1,4 +1,4 @@
-"""Rewrites a tensor program for a GPU: products of halves on tensor cores, sums of halves at places in float32."""
+"""Rewrite a tensor program for a GPU: half-precision products on tensor cores, half-precision scatter sums in float32."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .functions import HALVES
 
 
 def for_gpu(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Return what stands for each tensor behind some outputs, made of what a GPU does best.
+    """Return the replacement of each tensor behind some outputs, in the form that is fastest on a GPU.
 
-    Products take operands in half precision where these were made float32 for them: a kernel accumulates in float32 either
-    way, and products of two halves are exact in it. What is added up in half precision at places is added up in float32.
+    Products take operands in half precision if these were cast to float32 for them: a kernel accumulates in float32 anyway,
+    and products of two halves are exact in it. Sums that a put accumulates in half precision are accumulated in float32.
     """
     return rebuilt(outputs, _for_gpu)
 
@@ -31,7 +31,7 @@ def _for_gpu(_: Tensor, tensor: Tensor) -> Tensor:
 
 
 def rebuilt(outputs: Sequence[Tensor], change: Callable[[Tensor, Tensor], Tensor]) -> dict[Tensor, Tensor]:
-    """Return what stands for each tensor behind some outputs: `change` of it, and of it over what stands for its parts."""
+    """Return the replacement of each tensor behind some outputs: `change(tensor, the same over replaced parts)`."""
     known: dict[Tensor, Tensor] = {}
     for tensor in in_order(outputs):
         parts = {each.name: _rewritten(getattr(tensor, each.name), known) for each in fields(tensor)}
@@ -41,7 +41,7 @@ def rebuilt(outputs: Sequence[Tensor], change: Callable[[Tensor, Tensor], Tensor
 
 
 def _rewritten(value: Any, known: Mapping[Tensor, Tensor]) -> Any:
-    """Return a field with the tensors in it replaced; itself where nothing changed."""
+    """Return a field with the tensors in it replaced; the field itself if nothing changed."""
     if isinstance(value, Tensor):
         return known[value]
     if not isinstance(value, tuple):
@@ -58,7 +58,7 @@ def _halved(product: Product) -> Product:
 
 
 def before_cast(operand: Tensor) -> Tensor | None:
-    """Return the half-precision tensor behind a cast, under the same views and shapes; None where there is none."""
+    """Return the half-precision tensor behind a cast, under the same views and reshapes; None if there is none."""
     if isinstance(operand, (View, Reshape)):
         source = before_cast(operand.source)
         if source is None:

@@ -1,4 +1,4 @@
-"""Executables: a file of kernels that is loaded, and how it is saved."""
+"""Executables: the loaded file of kernels, and how it is saved."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAME = "triton"
 KERNELS_FILE = "kernels.py"
 FACTS_FILE = "kernels.json"
 _ANYWHERE = ("cuda:90",)
-"""What kernels are compiled for, for people to read, where no GPU is here."""
+"""Targets that a dump compiles kernels for if there is no GPU here."""
 
 
 class TritonExecutable(Executable):
@@ -54,7 +54,7 @@ class TritonExecutable(Executable):
         self._targets = targets
         self._precision = precision
         self._weights = [weight.to(device) for weight in weights_of(cluster).values()]
-        folder = tempfile.mkdtemp(prefix="hub-triton-")  # kept as long as the kernels: Triton reads their source again
+        folder = tempfile.mkdtemp(prefix="hub-triton-")  # kept with the kernels: Triton rereads their source
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         path = Path(folder) / KERNELS_FILE
         try:
@@ -70,7 +70,7 @@ class TritonExecutable(Executable):
             raise CompileError(message, backend=NAME, cluster=cluster.name) from error
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call; new packed tensors, permuted where the cluster's specs say so."""
+        """Run one call, and return new packed tensors, permuted if the cluster's specs require it."""
         checked = [self._checked(place, value) for place, value in enumerate(inputs)]
         try:
             with interpreting() if self._device.type == "cpu" else _on(self._device):
@@ -83,7 +83,7 @@ class TritonExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def _checked(self, place: int, value: Any) -> Any:
-        """Return an input of the kind that was compiled for. Raises InputRefused."""
+        """Return an input. Raise InputRefused if its dtype, device or rank is not the one that was compiled."""
         spec = self._cluster.inputs[place]
         if not isinstance(spec, TensorSpec):
             return value
@@ -95,7 +95,7 @@ class TritonExecutable(Executable):
         return value.resolve_conj().resolve_neg()
 
     def save(self, folder: Path) -> None:
-        """Write the kernels and their digest; Triton's own cache keeps what it compiled of them."""
+        """Write the kernels and their digest; Triton's own cache keeps their compiled code."""
         (folder / KERNELS_FILE).write_text(self.text)
         facts = {"digest": hashlib.sha256(self.text.encode()).hexdigest(), "device": self._device.type}
         (folder / FACTS_FILE).write_text(json.dumps(facts))
@@ -103,7 +103,7 @@ class TritonExecutable(Executable):
     def dump(self, folder: Path) -> None:
         """Write the kernels, the program before and after fusion, and every stage of each kernel down to the binary.
 
-        On a GPU the stages are those that are launched, others are compiled now; each GPU has a folder.
+        On a GPU the stages are those of the launched kernels; other targets are compiled now. Each GPU has its folder.
         """
         self.save(folder)
         file = self._file()
@@ -122,13 +122,12 @@ class TritonExecutable(Executable):
             (into / KERNELS_FILE).write_text(file.text)
 
     def _file(self) -> File:
-        """Return the file that a GPU would get, with the blocks that rules choose."""
+        """Return the file for a GPU, with the blocks that rules choose."""
         return file_of(self._cluster, lower(self._cluster), is_interpreted=False, precision=self._precision)
 
 
 def _launched(module: ModuleType) -> Mapping[Target, Mapping[str, Mapping[str, Any]]]:
-    """Return, for the GPUs on which kernels of a file were launched, the stages of each by name: k0, and k0_1 for another
-    kind of arguments."""
+    """Return the stages of each launched kernel by name, by GPU: k0, and k0_1 if compiled for another kind of arguments."""
     found: dict[Target, dict[str, Mapping[str, Any]]] = {}
     for name, value in vars(module).items():
         for place, handle in enumerate(value.handles if isinstance(value, Launcher) else ()):
@@ -139,14 +138,14 @@ def _launched(module: ModuleType) -> Mapping[Target, Mapping[str, Mapping[str, A
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Have kernels launched on a GPU: Triton launches them on the current one, wherever the memory is."""
+    """Make a device current: Triton launches kernels on the current device, regardless of where the memory is."""
     return contextlib.nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
 def build(
     cluster: Cluster, choose: Choose = by_rules, *, precision: str = IEEE, targets: tuple[str, ...] = ()
 ) -> TritonExecutable:
-    """Lower a cluster and load its kernels, compiled already where they are for a GPU. Raises CompileError."""
+    """Lower a cluster and load its kernels, already compiled if they are for a GPU. Raise CompileError if that fails."""
     device = device_of(cluster)
     is_interpreted = device.type == "cpu"
     try:
@@ -165,12 +164,12 @@ def build(
 
 
 def device_of(cluster: Cluster) -> torch.device:
-    """Return the device that a cluster runs on: its outputs'."""
+    """Return the device that a cluster runs on: that of its outputs."""
     return cluster.outputs[0].device
 
 
 def restore(folder: Path, cluster: Cluster, *, precision: str = IEEE, targets: tuple[str, ...] = ()) -> TritonExecutable:
-    """Load saved kernels. Raises CompileError where a file is missing, damaged or for another device."""
+    """Load saved kernels. Raise CompileError if a file is missing, corrupt or for another device."""
     try:
         text = (folder / KERNELS_FILE).read_text()
         facts = json.loads((folder / FACTS_FILE).read_text())

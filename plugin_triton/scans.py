@@ -1,4 +1,4 @@
-"""Running totals as kernels: rows in blocks, from left to right."""
+"""Scans (running totals) as kernels: rows in blocks, from left to right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .kernel import Kernel, Scope, Writer, finished, split
 
 
 def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
-    """Return running totals as a kernel. Float32 is added in float64, as PyTorch does on CPUs."""
+    """Return the kernel of a scan. Float32 is accumulated in float64, as PyTorch does on CPUs."""
     kind = "f64" if tensor.dtype == "f32" else "f32" if tensor.dtype in ("f16", "bf16") else tensor.dtype
     others = [dim for dim in range(len(tensor.shape)) if dim != tensor.dim]
     rows = product(tensor.shape[dim] for dim in others)
@@ -29,7 +29,7 @@ def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool
     writer.line(body, f"r = start + {writer.places('RBLOCK', '[None, :]')}")
     writer.line(body, f"mask = xmask & (r < {length})")
     place = linear(tuple(variable(dim) for dim in range(len(tensor.shape))), strides_of(tensor.shape))
-    shown = writer.affine(place, body) + ("" if others else " + x * 0")  # tiles have rows, if only one
+    shown = writer.affine(place, body) + ("" if others else " + x * 0")  # a tile has two dims, even for one row
     loaded = cast(Value(f"tl.load({writer.memory(tensor.source)} + {shown}, mask, {start})", tensor.dtype), kind)
     writer.line(body, f"tile = {loaded}")
     sign, run, whole = ("+", "running_sum", "row_sum(tile)") if start == 0 else ("*", "running_prod", "row_prod(tile)")

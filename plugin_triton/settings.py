@@ -1,4 +1,4 @@
-"""What the user sets of Triton: in options, `HUB_TRITON_*` variables or hub.toml. Imports nothing heavy."""
+"""The user's settings for Triton: in options, `HUB_TRITON_*` variables or hub.toml. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hub.plugin import BackendSettings, choices_state
 REFERENCE = "the interpreter: reference only"
 VERSIONS = ">=3.6,<3.10"
 DISTRIBUTIONS = ("triton", "triton-rocm", "pytorch-triton-rocm", "triton-xpu", "pytorch-triton-xpu")
-"""Wheels that bring the module `triton`: the one for all, and those that PyTorch's own wheels for AMD and Intel bring."""
+"""Wheels that contain the module `triton`: the general one, and those that PyTorch's wheels for AMD and Intel require."""
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""Files of the kernel's drivers for NVIDIA's and AMD's GPUs, and for both under WSL."""
+"""Device files of the drivers for NVIDIA's and AMD's GPUs, and for both under WSL."""
 
 
 def _split(value: Any) -> Any:
@@ -27,37 +27,37 @@ _Targets = Annotated[tuple[_Target, ...], BeforeValidator(_split)]
 
 
 class Settings(BackendSettings):
-    """How kernels are run."""
+    """The settings of the Triton backend."""
 
     interpret: bool = False
     """True runs kernels on the CPU's tensors in Triton's interpreter: a reference to check against, and slow."""
     targets: _Targets = ()
-    """GPUs for which `debug_dir` gets all stages of a kernel: "cuda:90,hip:gfx942". Empty means the one that is here, or
+    """GPUs for which `debug_dir` gets all stages of a kernel: "cuda:90,hip:gfx942". Empty means the current one, or
     cuda:90."""
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Triton, in whichever wheel it is here; a wheel for all where it is in none."""
+        """The installed wheel of Triton with its versions; the general wheel if none is installed."""
         return (f"{next(filter(_is_installed, DISTRIBUTIONS), DISTRIBUTIONS[0])}{VERSIONS}",)
 
     @property
     def state(self) -> str:
-        """Return what tuning has found: kernels are written with it."""
+        """The state of tuning's results: kernels are written with them."""
         return choices_state(self.cache_folder, "triton")
 
     @property
     def missing(self) -> str:
-        """Say so where there is no GPU, so that nobody plans with what cannot run."""
+        """The reason if there is no GPU, so that no plan includes kernels that cannot run; else ""."""
         return "" if self.interpret or any(map(Path.exists, _DRIVERS)) else "no GPU is here"
 
     @property
     def remark(self) -> str:
-        """Say so where nothing but the interpreter is used."""
+        """A remark if only the interpreter is used; else ""."""
         return REFERENCE if self.interpret and not any(map(Path.exists, _DRIVERS)) else ""
 
     @property
     def reference_on(self) -> tuple[str, ...]:
-        """The CPU, whose tensors only the interpreter takes."""
+        """The CPU if the interpreter is enabled, because only the interpreter takes its tensors."""
         return ("cpu",) if self.interpret else ()
 
 

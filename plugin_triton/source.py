@@ -1,4 +1,4 @@
-"""Makes one Python file of a cluster: its kernels, `call`, which allocates and launches, and `example`, which feeds it."""
+"""Write one Python file for a cluster: its kernels, `call` to allocate and launch, and `example` to make arguments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .reductions import helpers
 from .scans import scan_kernel
 
 NAME = "kernels.py"
-"""What a file is called."""
+"""Name of a file of kernels."""
 TORCH_TYPES: Mapping[str, str] = {
     **{"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32"},
     **{"i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool"},
@@ -53,33 +53,35 @@ class File:
     text: str
     kernels: tuple[Kernel, ...]
     dtypes: Mapping[str, str]
-    """Dtype behind each parameter that is memory."""
+    """Dtype of each parameter that is memory."""
     counts: Mapping[str, int]
-    """Elements behind each of these, where that is known."""
+    """Number of elements of each of these, if it is known."""
     numbers: Mapping[str, str]
-    """Triton's type of each parameter that is a plain number; sizes are i64."""
+    """Triton's type of each parameter that is a number; sizes are i64."""
     program: Lowered
-    """What the kernels compute."""
+    """The tensor program that the kernels compute."""
     stages: tuple[tuple[Stage, Epilogue | None], ...]
-    """What each kernel computes of it, and what it takes along on the way out."""
+    """The stage of the program that each kernel computes, and the epilogue fused into it."""
 
 
 Choose = Callable[[Kernel, Mapping[str, str]], Blocks | None]
-"""Return the blocks of a kernel, of which it sees the text with those that rules give it, and the dtypes behind its
-parameters; None for the rules'."""
+"""A function that returns the blocks of a kernel, or None for the blocks by rules.
+
+It is called with the kernel as written with the blocks by rules, and with the dtypes of its parameters.
+"""
 
 
 def by_rules(kernel: Kernel, dtypes: Mapping[str, str]) -> Blocks | None:  # noqa: ARG001 - a `Choose`
-    """Choose nothing."""
+    """Return None, which keeps the blocks by rules."""
     return None
 
 
 def file_of(
     cluster: Cluster, lowered: Lowered, *, is_interpreted: bool, choose: Choose = by_rules, precision: str = IEEE
 ) -> File:
-    """Return the file. `is_interpreted` has rules for block sizes that suit the interpreter.
+    """Return the file of a cluster. `is_interpreted` selects block sizes by rules that suit the interpreter.
 
-    `precision` is how products take float32: "ieee" as it is, "tf32" with 10 bits of fraction, on tensor cores.
+    `precision` is how products read float32: "ieee" unchanged, "tf32" with 10 bits of fraction, on tensor cores.
     """
     return _File(cluster, lowered, choose, precision, is_interpreted=is_interpreted).written()
 
@@ -147,7 +149,7 @@ class _File:
     def _written(self, name: str, tensor: Stage, epilogue: Epilogue | None, chosen: Blocks | None) -> Kernel:
         writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen, self.precision)
         kernel = self._kernel_by(writer, name, tensor, epilogue)
-        if not writer.needs_wide:  # which is known of all that a kernel touches once it is written
+        if not writer.needs_wide:  # known once it is written
             return kernel
         writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen, self.precision, is_wide=True)
         return self._kernel_by(writer, name, tensor, epilogue)
@@ -168,7 +170,7 @@ class _File:
                 raise AssertionError(f"nobody writes {type(tensor).__name__}")
 
     def _carriers(self, schedule: Schedule) -> dict[Group, tuple[Stage, Epilogue]]:
-        """Return which product, or attention, takes a group along; the group comes after all that it reads."""
+        """Return the product or attention that each fused group is an epilogue of; a group comes after its operands."""
         outputs = {root_of(output) for output in self.lowered.outputs}
         found: dict[Group, tuple[Stage, Epilogue]] = {}
         for stage in schedule.stages:
@@ -219,7 +221,7 @@ class _File:
 
 
 def _example(cluster: Cluster, lowered: Lowered) -> str:
-    """Write what makes arguments for `call`, of the shapes that the cluster was captured with."""
+    """Return the text of `example`: arguments for `call`, of the shapes that the cluster was captured with."""
     weights = [_random(tuple(weight.shape), weight.dtype) for weight in lowered.weights.values()]
     made = [*map(_given, cluster.inputs), *weights]
     lines = [
@@ -245,12 +247,12 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype) -> str:
 
 
 def _size_text(size: Size, known: Mapping[Any, str]) -> str:
-    """Return the Python expression of a size, with the spaces that formatters put."""
+    """Return the Python expression of a size, spaced as formatters do."""
     return ast.unparse(ast.parse(python_text(size, known), mode="eval")).replace(" ** ", "**")
 
 
 def _packed(place: int, spec: TensorSpec | ScalarSpec) -> list[str]:
-    """Lines that make an input one whose elements lie in memory in the order that was compiled for."""
+    """Return the lines that bring an input's elements into the memory order that the kernels were compiled for."""
     if isinstance(spec, ScalarSpec):
         return []
     order = memory_order(spec)
@@ -259,7 +261,7 @@ def _packed(place: int, spec: TensorSpec | ScalarSpec) -> list[str]:
 
 
 def _numbers(cluster: Cluster) -> dict[str, str]:
-    """Return the types of inputs that are plain numbers."""
+    """Return the types of inputs that are numbers."""
     kinds = {"int": "i64", "float": "fp64", "bool": "u1"}
     return {f"i{place}": kinds[spec.kind] for place, spec in enumerate(cluster.inputs) if isinstance(spec, ScalarSpec)}
 
@@ -273,5 +275,5 @@ def _launch(kernel: Kernel) -> str:
 
 
 def launch_options(blocks: Blocks) -> dict[str, Any]:
-    """Return what Triton is told beside parameters. Fused multiply-adds would round once where eager rounds twice."""
+    """Return the launch options of a kernel. Fused multiply-adds are off: they round once where eager rounds twice."""
     return {"num_warps": blocks.warps, "num_stages": blocks.stages, "enable_fp_fusion": False}

@@ -1,4 +1,4 @@
-"""Operators that Triton takes: those with a rule that takes them apart into tensors. Imports neither torch nor triton."""
+"""Operators that Triton takes: those with a rule that lowers them to tensor programs. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 LEAST_CAPABILITY = (7, 0)
-"""Of NVIDIA's GPUs: what PyTorch asks for Triton, too. Triton 3.9 compiles all templates for it."""
+"""Least compute capability of NVIDIA's GPUs, as PyTorch requires for Triton. Triton 3.9 compiles all templates for it."""
 
 
 def too_old(capability: tuple[int, int] | None) -> str | None:
-    """Return why kernels are not compiled for a GPU of NVIDIA's; None where they are, and where nothing is known of it."""
+    """Return why kernels are not compiled for a GPU of NVIDIA; None if they are, or if its capability is unknown."""
     if capability is None or capability >= LEAST_CAPABILITY:
         return None
     found, least = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
@@ -24,7 +24,7 @@ def too_old(capability: tuple[int, int] | None) -> str | None:
 
 
 def capability_of(device: Any) -> tuple[int, int] | None:
-    """Return the capability of one of NVIDIA's GPUs; None for others, whose numbers mean something else."""
+    """Return the compute capability of a GPU of NVIDIA; None for other GPUs, whose numbers mean something else."""
     import torch
 
     is_known = device.type == "cuda" and torch.version.hip is None and torch.cuda.is_available()
@@ -32,7 +32,7 @@ def capability_of(device: Any) -> tuple[int, int] | None:
 
 
 def on_gpu(node: fx.Node) -> str | None:
-    """Every tensor lies in the memory of a GPU that is new enough, as far as this process knows it."""
+    """Require every tensor to lie on a GPU that is new enough, as far as this process knows the GPU."""
     for device in dict.fromkeys(tensor.device for tensor in tensors_of(node)):
         if device.type != "cuda":
             return f"device {device}, only cuda here: HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU"
@@ -42,7 +42,7 @@ def on_gpu(node: fx.Node) -> str | None:
 
 
 def _is_started() -> bool:
-    """Return whether this process uses GPUs already: to look at them would start them, which a question must not do."""
+    """Return whether this process already uses CUDA: reading a GPU's capability would initialize it, as no query may."""
     import torch
 
     return torch.cuda.is_initialized()
@@ -50,4 +50,4 @@ def _is_started() -> bool:
 
 OPERATORS = OperatorTable(ROWS, everywhere=(on_gpu,))
 INTERPRETED = OperatorTable(ROWS, everywhere=(on_cpu,))
-"""The same on the CPU."""
+"""The same operators on the CPU, for the interpreter."""

@@ -1,4 +1,4 @@
-"""Compiles kernels for a GPU that is not here, stage by stage, and reads what each one needs of it."""
+"""Compile kernels stage by stage for a GPU that need not be here, and read which resources each one needs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ assert _POINTERS.keys() == TYPES.keys()
 _WARP = {"cuda": 32, "hip": 64}
 _TEXTS = ("source", "ttir", "ttgir", "llir", "ptx", "amdgcn")
 _ALIGNED = ["tt.divisibility", 16]
-"""What a launch tells the compiler of memory that begins at a multiple of 16 bytes, as PyTorch's does."""
+"""The attribute of memory that begins at a multiple of 16 bytes, as PyTorch's does; launches pass it to the compiler."""
 _NEAR = ["tt.pointer_range", 32]
-"""What it tells AMD's of memory of less than 2^31 bytes."""
+"""The attribute of memory of less than 2^31 bytes, for AMD's compiler."""
 _TOLD = 12
-"""Lines of an error of Triton's that people are told: before them it shows all of the kernel."""
+"""Number of last lines of Triton's error that are shown: the lines before them print the whole kernel."""
 _LISTED_S = 60.0
-"""Seconds after which a tool that lists a binary counts as hanging."""
+"""Seconds after which the tool that lists a binary counts as hung."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read "cuda:90" or "hip:gfx942". Raises OptionError."""
+        """Parse "cuda:90" or "hip:gfx942". Raise OptionError for other text."""
         backend, colon, arch = text.partition(":")
         if backend == "xpu":
             wheel = "the wheel triton-xpu (pytorch-triton-xpu beside older PyTorch)"
@@ -56,12 +56,12 @@ class Target:
 
     @property
     def folder(self) -> str:
-        """A folder's name for it."""
+        """The name of its folder."""
         return f"{self.backend}-{self.arch}"
 
     @property
     def triton(self) -> Any:
-        """As Triton has it."""
+        """Triton's object for it."""
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget(self.backend, int(self.arch) if self.backend == "cuda" else self.arch, _WARP[self.backend])
@@ -69,15 +69,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Needs:
-    """What one kernel takes of a multiprocessor."""
+    """The resources of a multiprocessor that one kernel needs."""
 
     kernel: str
     registers: int
-    """Of 32 bits, for each thread."""
+    """Number of 32-bit registers for each thread."""
     spilled: int
-    """Bytes of registers' values for each thread that lie in memory."""
+    """Bytes that each thread spills from registers to memory."""
     shared: int
-    """Bytes for each program."""
+    """Bytes of shared memory for each program."""
     warps: int
 
 
@@ -94,7 +94,7 @@ class Stages:
 
 
 def write_stages(folder: Path, kernel: str, stages: Mapping[str, Any]) -> None:
-    """Write the texts and the binary among what Triton made of a kernel, as KERNEL.STAGE."""
+    """Write the texts and the binary among Triton's stages of a kernel, as KERNEL.STAGE."""
     folder.mkdir(parents=True, exist_ok=True)
     for stage, content in stages.items():
         if isinstance(content, bytes) or stage in _TEXTS:
@@ -103,7 +103,7 @@ def write_stages(folder: Path, kernel: str, stages: Mapping[str, Any]) -> None:
 
 
 def compiled(file: File, target: Target) -> tuple[Stages, ...]:
-    """Compile every kernel of a file. Raises CompileError with the kernel's name."""
+    """Compile every kernel of a file. Raise CompileError with the kernel's name if one fails."""
     with tempfile.TemporaryDirectory(prefix="hub-triton-") as folder:
         path = Path(folder) / "kernels.py"
         path.write_text(file.text)
@@ -129,12 +129,12 @@ def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stag
 
 
 def _end(text: str) -> str:
-    """Return the last lines of what Triton says, where it says what is wrong."""
+    """Return the last lines of Triton's error, which name the fault."""
     return "\n".join([line for line in text.splitlines() if line.strip()][-_TOLD:])
 
 
 def source_of(function: Any, kernel: Kernel, file: File, target: Target) -> Any:
-    """Return what a launch has compiled, of sizes that are no multiples of 16."""
+    """Return the source that a launch compiles for sizes that are no multiples of 16."""
     from triton.compiler import ASTSource
 
     signature = {name: _kind(name, file) for name in kernel.parameters}
@@ -146,12 +146,12 @@ def source_of(function: Any, kernel: Kernel, file: File, target: Target) -> Any:
         for place, (name, kind) in enumerate(signature.items())
         if kind.startswith("*")
     }
-    known |= {(place,): [] for place, kind in enumerate(signature.values()) if kind == "constexpr"}  # as launches say
+    known |= {(place,): [] for place, kind in enumerate(signature.values()) if kind == "constexpr"}  # as launches do
     return ASTSource(fn=function, signature=signature, constexprs=dict(kernel.blocks.sizes), attrs=known)
 
 
 def _is_near(name: str, file: File) -> bool:
-    """Return True for less than 2^31 bytes; of unknown sizes that is taken to be so."""
+    """Return whether memory has less than 2^31 bytes; unknown sizes count as less."""
     dtype = file.dtypes.get(name, "i32")
     bytes_ = 1 if dtype == "i1" else int(dtype.lstrip("biuf")) // 8
     return file.counts.get(name, 1) * bytes_ < 1 << 31
@@ -164,7 +164,7 @@ def _kind(name: str, file: File) -> str:
 
 
 def _counted(stages: Mapping[str, Any]) -> tuple[int, int]:
-    """Return registers and spilled bytes, of the binary for NVIDIA, of the assembly for AMD."""
+    """Return registers and spilled bytes, from the binary for NVIDIA and from the assembly for AMD."""
     if "cubin" in stages:
         return _of_cubin(stages["cubin"])
     text = str(stages["amdgcn"])

@@ -1,4 +1,4 @@
-"""A tensor program, and what became of it in a schedule, as text for people."""
+"""A tensor program and its schedule as readable text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .prologues import Multiplied, Prologue
 
 
 class Names(dict[Tensor, str]):
-    """A name for each tensor: inputs and weights have theirs, others are counted as they come, unlike memory in kernels."""
+    """A name for each tensor: inputs and weights have their own, others are numbered in order, unlike memory in kernels."""
 
     def __missing__(self, tensor: Tensor) -> str:
         self[tensor] = tensor.name if isinstance(tensor, Source) else f"%{len(self)}"
@@ -47,7 +47,7 @@ def named(outputs: Sequence[Tensor]) -> Names:
 
 
 def program_text(outputs: Sequence[Tensor], origins: Mapping[Tensor, str]) -> str:
-    """Return a program line by line: each tensor with its dtype, its shape, how it is made, and the node that it is for."""
+    """Return a program line by line: each tensor with its dtype, shape and expression, and the node that it is for."""
     names = named(outputs)
     given = [f"{name}: {_form(tensor)}" for tensor, name in names.items() if isinstance(tensor, Source)]
     made = [_line(tensor, names, origins) for tensor in in_order(outputs) if not isinstance(tensor, Source)]
@@ -57,7 +57,7 @@ def program_text(outputs: Sequence[Tensor], origins: Mapping[Tensor, str]) -> st
 def schedule_text(
     outputs: Sequence[Tensor], stages: Sequence[tuple[Stage, Epilogue | None]], origins: Mapping[Tensor, str]
 ) -> str:
-    """Return a schedule: each kernel with its loops, what it computes in them, and what it leaves in memory."""
+    """Return a schedule as text: each kernel with its loops, the tensors that it computes there, and its stores."""
     names = named(outputs)
     parts: list[str] = []
     for place, (stage, epilogue) in enumerate(stages):
@@ -150,7 +150,7 @@ def _made(tensor: Tensor, names: Names) -> str:
 
 
 def _affine(part: Affine) -> str:
-    """Return an index over the dims d0, d1, ... of what is made."""
+    """Return an index over the dims d0, d1, ... of the result."""
     terms = [f"d{variable}" if factor == 1 else f"{factor}*d{variable}" for variable, factor in part.terms]
     return " + ".join([*terms, *([str(part.constant)] if part.constant != 0 or not terms else [])])
 

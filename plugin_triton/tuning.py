@@ -1,4 +1,4 @@
-"""Times kernels with several block sizes where they run, and keeps what was best."""
+"""Time kernels with several block sizes on the GPU that runs them, and keep the fastest sizes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from .source import File, file_of
 
 NAME = "triton"
 Bench = Callable[[Callable[[], Any]], float]
-"""Return the seconds of one launch."""
+"""A function that returns the seconds of one launch."""
 _ABOUT = 60
-"""Characters of a kernel's nodes that people are shown."""
+"""Number of characters of a kernel's nodes that are shown."""
 
 
 def bench(launch: Callable[[], Any]) -> float:
-    """Return the median seconds of a launch on the GPU, whose cache is emptied in between."""
+    """Return the median seconds of a launch on the GPU, whose cache is emptied before each launch."""
     from triton import testing
 
     return float(cast("Any", testing).do_bench(launch, warmup=10, rep=40, return_mode="median")) / 1e3
@@ -49,7 +49,7 @@ def bench(launch: Callable[[], Any]) -> float:
 
 @dataclass
 class Tuner:
-    """One search through the kernels of some clusters, until a time on the clock."""
+    """One search over the kernels of some clusters, until a deadline."""
 
     kept: Measurements
     limits: Limits
@@ -58,13 +58,13 @@ class Tuner:
     bench: Bench = bench
     clock: Callable[[], float] = time.monotonic
     gains: list[float] = field(default_factory=list[float])
-    """Of each kernel that was timed: its seconds with blocks by rules, as a multiple of those with the best ones."""
+    """Ratio for each timed kernel: its seconds with blocks by rules, divided by its seconds with the best blocks."""
     left: int = 0
-    """Kernels for which no time was left."""
+    """Number of kernels that no time was left for."""
     precision: str = IEEE
 
     def tune(self, cluster: Cluster) -> None:
-        """Time every kernel of a cluster that was never timed on this GPU. Raises what lowering raises."""
+        """Time every kernel of a cluster that was never timed on this GPU. Raise any error of lowering."""
         subject = _Subject(cluster, lower(cluster), tuple(map(_example, cluster.inputs)), self.precision)
         file = subject.file({})
         keys = {kernel.name: key_of(kernel, file.dtypes, gpu_of(subject.device)) for kernel in file.kernels}
@@ -81,7 +81,7 @@ class Tuner:
         default, *others = choices_of(kernel.blocks, kernel.tiling, self.limits)
         times = {default.to_json(): self._timed(subject, kernel, default)}
         rules_s = times[default.to_json()]
-        if rules_s is None:  # compiling will say why it does not run
+        if rules_s is None:  # compiling the cluster reports why it does not run
             return
         for blocks in others:
             if self.clock() >= self.end_s:
@@ -97,15 +97,15 @@ class Tuner:
         self.say(f"{about[:_ABOUT]}: {told}")
 
     def _timed(self, subject: _Subject, kernel: Kernel, blocks: Blocks) -> float | None:
-        """Return the seconds of a launch; None where it cannot be compiled, or needs more than the GPU has."""
+        """Return the seconds of a launch; None if it cannot be compiled, or needs more than the GPU has."""
         try:
             with tempfile.TemporaryDirectory(prefix="hub-triton-") as folder:
                 return self.bench(subject.launch(kernel.name, blocks, Path(folder)))
-        except Exception:  # noqa: BLE001 - Triton raises anything; these blocks are then no choice
+        except Exception:  # noqa: BLE001 - Triton raises any type; these blocks are then no choice
             return None
 
     def summary(self) -> str:
-        """Return what was found."""
+        """Return a summary of the search."""
         found = "no kernel was new"
         if self.gains:
             mean = statistics.geometric_mean(self.gains)
@@ -115,7 +115,7 @@ class Tuner:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A cluster whose kernels are timed, on inputs of its own."""
+    """A cluster whose kernels are timed, and the inputs that they are timed on."""
 
     cluster: Cluster
     lowered: Lowered
@@ -141,7 +141,7 @@ class _Subject:
         )
 
     def launch(self, name: str, blocks: Blocks, folder: Path) -> Callable[[], Any]:
-        """Return a launch of one kernel, as a call of the cluster, run for that, makes it. Raises what Triton raises."""
+        """Run a call of the cluster, and return a function that repeats its launch of one kernel. Raise Triton's errors."""
         path = folder / "kernels.py"
         path.write_text(self.file({name: blocks}).text)
         module = loaded(path, is_interpreted=self.is_interpreted)
@@ -152,7 +152,7 @@ class _Subject:
 
 
 class _Recorder:
-    """Stands in for a kernel, and remembers its launch."""
+    """A stand-in for a kernel that records its launch."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -167,7 +167,7 @@ class _Recorder:
 
 
 def _example(spec: Spec) -> Any:
-    """Return an input of a kind: random numbers; integers are 0, which every index may be."""
+    """Return an input for a spec: random numbers, or 0 for integer tensors, which is always a valid index."""
     if isinstance(spec, ScalarSpec):
         return hint(spec.value) if spec.kind == "int" else spec.value
     shape, stride = (tuple(map(priced_size, each)) for each in (spec.shape, spec.stride))

@@ -1,4 +1,4 @@
-"""The software device: a program in integers, with what saturated in each call."""
+"""The software device: a program in integers, with the values that saturated in each call."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .integer import IntegerLayer
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one call gave."""
+    """The result of one call."""
 
     outputs: tuple[torch.Tensor, ...]
-    """float32, device shapes."""
+    """Outputs as float32, of device shapes."""
     saturated: Mapping[str, int]
-    """Elements that did not fit their format, by value; only values with any."""
+    """Number of elements that did not fit their format, by value; only values with any."""
     not_finite: int = 0
-    """NaN and infinities among the inputs."""
+    """Number of NaN and infinities among the inputs."""
 
     @property
     def is_faithful(self) -> bool:
@@ -31,7 +31,7 @@ class Call:
 
 
 class Simulator:
-    """One program on the software device. Has no state besides weights, so threads may share it."""
+    """One program on the software device. Weights are its only state, so threads may share it."""
 
     def __init__(self, program: Program, formats: Formats) -> None:
         self.program, self.formats = program, formats
@@ -48,14 +48,14 @@ class Simulator:
 
     @property
     def weights_saturated(self) -> Mapping[str, int]:
-        """Weights that did not fit, by layer; only layers with any."""
+        """Number of weights that did not fit, by layer; only layers with any."""
         return {layer.layer.name: layer.weight_saturated for layer in self._layers if layer.weight_saturated}
 
     def run(self, inputs: Sequence[torch.Tensor], *, stop_at: int | None = None) -> Call:
-        """Run one call. `inputs` are float tensors of the device shapes, in order; nothing is written to.
+        """Run one call. `inputs` are float tensors of the device shapes, in order; they are not written to.
 
-        Values that do not fit saturate and are counted. `stop_at` ends the call early where that many elements did not fit:
-        outputs are then missing.
+        Values that do not fit saturate and are counted. `stop_at` ends the call early once that many elements did not fit;
+        there are no outputs then.
         """
         saturated: dict[str, int] = {}
         values: dict[str, torch.Tensor] = {}
@@ -76,7 +76,7 @@ class Simulator:
         return Call(outputs, saturated, not_finite)
 
     def run_all(self, inputs: Sequence[torch.Tensor]) -> tuple[Mapping[str, torch.Tensor], Mapping[str, int]]:
-        """Return every value of one call, as float32 and by name, and what saturated: for reports."""
+        """Return every value of one call by name, as float32, and counts of saturated elements by value, for reports."""
         saturated: dict[str, int] = {}
         values: dict[str, torch.Tensor] = {}
         with torch.no_grad():
@@ -94,7 +94,7 @@ def _keep(name: str, found: Quantised, values: dict[str, torch.Tensor], saturate
 
 
 def _last_uses(program: Program) -> Mapping[int, tuple[str, ...]]:
-    """Return the values that nobody reads after a layer, by the layer's position: they need not be kept."""
+    """Return the values that no later layer reads, by the position of each layer: they need not be kept after it."""
     last: dict[str, int] = {}
     for position, layer in enumerate(program.layers):
         last[layer.name] = position

@@ -1,8 +1,8 @@
 """One layer in integers, as the device computes it.
 
-Products of 16-bit (or 8-bit) integers are added up in 48 bits, the bias among them, at the sum of both fractions; the
-result is rounded to its own format once, at the end, and saturates there. Means divide the exact sum and round once.
-Sigmoid and Tanh are tables over all integers of the input's format, each entry rounded from the exact function.
+Products of 16-bit (or 8-bit) integers and the bias are added up in 48 bits, with as many fraction bits as both factors
+together; the result is rounded to its own format once, at the end, and saturates there. Means divide the exact sum and
+round once. Sigmoid and Tanh are tables over all integers of the input's format, each entry rounded from the exact function.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class IntegerLayer:
         self.bias = self._bias()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Quantised:
-        """Return the result in its format, and how many of its elements saturated."""
+        """Return the result in its format, with the number of its elements that saturated."""
         kind, source = self.layer.kind, self.sources[0]
         if kind in ("Sigmoid", "Tanh"):
             return self._looked_up(inputs[0])
@@ -78,7 +78,7 @@ class IntegerLayer:
         return requantise(scaled, self.sources[0].fraction + SLOPE.fraction, self.result)
 
     def _mean(self, x: torch.Tensor) -> Quantised:
-        """floor((2 s + n) / 2 n) of the sum s and the count n, in integers: division is exact enough to floor rightly."""
+        """Return floor((2 s + n) / 2 n) of the sum s and the count n, in integers; the division is exact enough for it."""
         counts = window_counts(self.layer, x.shape)
         shift = self.result.fraction - self.sources[0].fraction
         total = apply(self.layer, (x,), None, None) * 2.0 ** max(shift, 0)
@@ -103,7 +103,7 @@ class IntegerLayer:
 
 @lru_cache(maxsize=32)
 def _table(kind: str, source: Format, result: Format) -> torch.Tensor:
-    """Results of a function for every integer of a format, least first."""
+    """Return the results of a function for every integer of a format, smallest first."""
     function = _sigmoid if kind == "Sigmoid" else math.tanh
     scale, integers = 2.0**-source.fraction, range(-source.largest - 1, source.largest + 1)
     values = torch.tensor([function(integer * scale) for integer in integers], dtype=torch.float64)
