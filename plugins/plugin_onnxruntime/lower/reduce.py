@@ -42,8 +42,7 @@ _HALF = 2**32
 
 @lowers("sum.default", "sum.dim_IntList")
 def total(call: Call) -> str:
-    """Return the sum over dims. ORT adds int64 in double, so halves of numbers are added separately; overflow wraps
-    around."""
+    """Return the sum over dims. ORT adds int64 in double, so halves of numbers are added separately; overflow wraps."""
     value = call.typed("self")
     if call.out_dtype is not torch.int64 or call.dtype("self") is not torch.int64:
         return reduce(call, "ReduceSum", value)
