@@ -69,8 +69,7 @@ class OpenVINOBackend(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
-        """Restore a compiled model and its weights from the files of `save`, memory-mapped: half the time of reading
-        them."""
+        """Restore a compiled model and its weights from the files of `save`, memory-mapped: half the time of a read."""
         try:
             meta = json.loads((folder / META).read_text())
             # Copy on write, because OpenVINO accepts only writable memory; the file itself is unchanged.
