@@ -152,7 +152,7 @@ def tune(
 
 
 def next_task(tasks: Sequence[Task]) -> Task | None:
-    """Return the next kernel to tune: an untried one, else the one with the largest possible saving; None if there is none."""
+    """Return the next kernel to tune: an untried one, else that with the largest possible saving; None if there is none."""
     able = [task for task in tasks if not task.is_stuck and task.hope_s > 0]
     if not able:
         return None
