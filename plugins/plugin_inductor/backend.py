@@ -32,31 +32,31 @@ _NEEDS_COMPILER = "install a C++ compiler (`apt-get install g++`), or name one i
 
 
 class InductorBackend(Backend):
-    """Compiles clusters with the graph compiler inside PyTorch."""
+    """The backend that compiles clusters with the graph compiler inside PyTorch."""
 
     def probe(self) -> Support:
-        """Compile and run `relu` on four numbers. Notes why Inductor's own folder is not used, where it is not."""
+        """Compile and run `relu` on four numbers. If Inductor's own cache folder is not used, the result has the reason."""
         cluster = relu_cluster()
         try:
             place = trusted_place()
-            found: Any  # torch leaves open what its lists hold
+            found: Any  # torch's stub does not type the elements of lists
             (found,) = self.compile(cluster, CompileSettings(threads=1))(torch.tensor([-1.0, 0.0, 1.0, 2.0]))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        except Exception as error:  # noqa: BLE001 - any exception is the answer to the probe
             return refused(str(error))
         if found.tolist() != [0.0, 0.0, 1.0, 2.0]:
             return refused(f"relu gave {found.tolist()}")
         return Support(accepted=True, reason=place.problem)
 
     def supports(self, node: fx.Node) -> Support:
-        """Return whether Inductor takes a node; see `plugin_inductor.support`."""
+        """Return whether Inductor supports a node; see `plugin_inductor.support`."""
         return supports(node)
 
     def keeps_order(self, node: fx.Node) -> bool:
-        """Return whether equal elements come in eager's order; see `plugin_inductor.support`."""
+        """Return whether equal elements keep eager's order; see `plugin_inductor.support`."""
         return keeps_order(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Compile a cluster. Raises CompileError with Inductor's reason, and what to do about it where that is known."""
+        """Compile a cluster. Raise CompileError with Inductor's reason, and with the remedy if one is known."""
         try:
             with compiling(settings, has_weights=bool(cluster.constants)):
                 program = build(lower(cluster))
@@ -67,7 +67,7 @@ class InductorBackend(Backend):
         return InductorExecutable(cluster, settings, program)
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Restore a program with the cluster's own weights; compiles no C++. Raises CompileError with the reason."""
+        """Restore a program with the cluster's own weights, without compiling C++. Raise CompileError with the reason."""
         try:
             with environment_kept():
                 program = stored.load(folder, [weight.detach() for weight in cluster.constants.values()])

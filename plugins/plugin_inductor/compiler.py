@@ -1,4 +1,4 @@
-"""Runs Inductor's graph compiler on a lowered cluster, with weights frozen, and gives the innermost callable."""
+"""Runs Inductor's graph compiler on a lowered cluster with frozen weights, and returns the innermost callable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from plugin_inductor.packing import choosing_libraries
 from plugin_inductor.quiet import ignored_warnings
 from plugin_inductor.symbols import SizeGuards
 
-# These modules of torch use torch.jit, which torch itself calls deprecated: they must load where warnings are errors.
+# These modules of torch use torch.jit, which torch itself deprecates: they must load even if warnings are errors.
 with ignored_warnings(DeprecationWarning):
     from torch._inductor import compile_fx
     from torch._inductor.freezing import convert_conv_weights_to_channels_last
@@ -45,15 +45,15 @@ with ignored_warnings(DeprecationWarning):
 config: Any = untyped_config
 
 Call = Callable[[list[Any]], Sequence[torch.Tensor]]
-"""Takes a list of inputs, which it empties, and gives the outputs."""
+"""Function that takes a list of inputs, which it empties, and returns the outputs."""
 
 GETITEM = "getitem"
-"""Name in recipes of the choice of one among several results."""
+"""Operator name in recipes for the selection of one of several results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A call that makes a constant: an operator's name, and arguments that are plain values, tensors or further recipes."""
+    """A call that creates a constant: an operator's name, and arguments (plain values, tensors or further recipes)."""
 
     operator: str
     arguments: tuple[Any, ...]
@@ -61,36 +61,36 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Program:
-    """What Inductor made of one lowered cluster."""
+    """Inductor's result for one lowered cluster."""
 
     call: Call
     guards: SizeGuards
     strides: tuple[tuple[str, ...], ...]
-    """For every input the strides it was compiled for, over the guards' symbols; empty for numbers."""
+    """For every input, the strides that it was compiled for, over the guards' symbols; empty for numbers."""
     constant_outputs: tuple[int, ...] = ()
-    """Positions of the outputs that do not depend on the inputs. Inductor gives the same tensor on every call, and drops
-    copies that are put into its graph; `call` makes them."""
+    """Positions of the outputs that do not depend on the inputs. Inductor returns the same tensor on every call, and drops
+    copies that are added to its graph; `call` makes the copies."""
     owner: Any = None
-    """Keeps the program alive: Inductor dismantles it when its `CompiledFxGraph` dies."""
+    """The `CompiledFxGraph`, which keeps the program alive: Inductor dismantles the program when it is collected."""
     source: str = ""
-    """Inductor's Python program, C++ or Triton kernels included; empty where there was nothing to compile."""
+    """Inductor's Python program, including its C++ or Triton kernels; empty if there was nothing to compile."""
     namespace: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Globals of that program, with its kernels."""
+    """Globals of that program, including its kernels."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
-    """Those globals that hold constants."""
+    """Globals that are constants."""
     recipes: Mapping[int, Recipe] = field(default_factory=dict[int, Recipe])
-    """How constants in an opaque layout were made, by id of the tensor."""
+    """How constants in an opaque layout were created, by id of the tensor."""
     weights: tuple[torch.Tensor, ...] = ()
     aligned_inputs: tuple[int, ...] = ()
     """Positions of the inputs that must start at an aligned address (on GPUs)."""
     devices: tuple[str, ...] = ()
-    """Kinds of devices that it runs on: "cpu", "cuda"."""
+    """Kinds of devices that the program runs on: "cpu", "cuda"."""
     graph: str = ""
-    """The graph after Inductor's own passes, printed."""
+    """The graph after Inductor's own passes, as text."""
 
 
 def build(lowered: Lowered) -> Program:
-    """Compile a lowered cluster, within `compiling`. Uses up `lowered.module`. Raises whatever Inductor raises."""
+    """Compile a lowered cluster, within `compiling`. Consumes `lowered.module`. Any exception of Inductor propagates."""
     program, inputs = lowered.module, list(lowered.inputs)
     with V.set_fake_mode(lowered.mode):
         program = compile_fx._recursive_joint_graph_passes(  # pyright: ignore[reportPrivateUsage] - no public form
@@ -103,7 +103,7 @@ def build(lowered: Lowered) -> Program:
         results: Sequence[fx.Node] = output.args[0]  # pyright: ignore[reportAssignmentType]
         output.meta["user_visible_output_idxs"] = list(range(len(results)))
         constant_outputs = tuple(position for position, node in enumerate(results) if node.op == "get_attr")
-        # Python between kernels takes longer than many kernels do; on GPUs C++ was not tried.
+        # Python between kernels takes longer than many kernels do; on GPUs the C++ wrapper has not been tried.
         in_cpp = is_on_cpu(program)
         with config.patch(cpp_wrapper=in_cpp):
             result = compile_fx.compile_fx_inner(
@@ -120,9 +120,9 @@ def build(lowered: Lowered) -> Program:
 
 @contextlib.contextmanager
 def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Path | None = None) -> Generator[None]:
-    """Everything a compilation needs around it: PyTorch's lock, our configuration, and no trace of the caller's modes.
+    """Set up a compilation: take PyTorch's lock, set our configuration, and disable the caller's modes.
 
-    Raises CompileError where there is no folder that only this user can write to.
+    Raise CompileError if there is no folder that only this user can write to.
     """
     place = trusted_place()
     chosen = _configuration(settings, has_weights=has_weights, trace_folder=trace_folder)
@@ -150,7 +150,7 @@ def _configuration(settings: CompileSettings, *, has_weights: bool, trace_folder
     chosen: dict[str, Any] = {
         "freezing": has_weights,
         "freezing_discard_parameters": False,
-        # As in torch's "max-autotune-no-cudagraphs"; the second one is of Triton's kernels alone.
+        # As in torch's "max-autotune-no-cudagraphs"; the second setting applies to Triton's kernels only.
         "max_autotune": is_full,
         "coordinate_descent_tuning": is_full,
         "autotune_num_choices_displayed": 0,
@@ -160,11 +160,11 @@ def _configuration(settings: CompileSettings, *, has_weights: bool, trace_folder
         "cpp.enable_unsafe_math_opt_flag": False,
         "fx_wrapper": False,
         "triton.cudagraphs": False,
-        # The hub has a cache of its own, and this one would turn every weight into text to hash it.
+        # The hub has a cache of its own, and this one would convert every weight to text to hash it.
         "fx_graph_cache": False,
         "fx_graph_remote_cache": False,
         "keep_output_stride": True,
-        # Wrong strides must raise and not read elsewhere.
+        # Wrong strides must raise instead of reading other memory.
         "size_asserts": True,
     }
     if trace_folder is not None:
@@ -177,9 +177,10 @@ _OWN_VARIABLES = ("TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
 
 @contextlib.contextmanager
 def environment_kept() -> Generator[None]:
-    """Take back the variables through which Inductor tells child processes and kernels where its things are.
+    """Restore the environment variables through which Inductor passes paths to child processes and kernels.
 
-    Those that a parent process left count too: what they say of this process's memory is renewed, and so differs.
+    Variables inherited from a parent process are restored, too: Inductor overwrites those that describe this process's
+    memory.
     """
     before = _own_variables()
     try:
@@ -198,7 +199,7 @@ def _own_variables() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _threads(count: int) -> Generator[None]:
-    """Use as many threads as the program will: libraries and kernels are timed while it is made."""
+    """Set PyTorch's thread count to the program's: Inductor times libraries and kernels while it compiles."""
     before = torch.get_num_threads()
     if before == count:
         yield
@@ -212,10 +213,10 @@ def _threads(count: int) -> Generator[None]:
 
 @contextlib.contextmanager
 def _whole_files() -> Generator[None]:
-    """Let the C++ compiler write beside its target, which then appears whole or not at all.
+    """Make the C++ compiler write to a temporary file next to its target, which then appears complete or not at all.
 
-    Inductor takes a file that is there for finished. A worker can be killed at any time, and half a library or header in
-    Inductor's cache would make later compilations fail, those of other programs too.
+    Inductor assumes that a file that exists is complete. A worker can be killed at any time, and half a library or header
+    in Inductor's cache would make later compilations fail, even of other programs.
     """
     run = cpp_builder.run_compile_cmd
 
@@ -234,7 +235,7 @@ def _whole_files() -> Generator[None]:
 
 
 def is_on_cpu(program: fx.GraphModule) -> bool:
-    """Return whether no tensor of a program is elsewhere: a number of the CPU's may go into a program of a GPU's."""
+    """Return whether all tensors of a program are on the CPU: a program for a GPU may also read a number from the CPU."""
     return all(device.type == "cpu" for device in _devices(program))
 
 
@@ -244,9 +245,10 @@ def _devices(program: fx.GraphModule) -> Iterator[torch.device]:
 
 
 def _freeze(program: fx.GraphModule, inputs: list[Any], *, layout_opt: bool) -> dict[int, Recipe]:
-    """Fold and prepack weights in place, and return the recipes of those that end in an opaque layout.
+    """Fold and prepack weights in place, and return the recipes of weights that end in an opaque layout.
 
-    The steps of `torch._inductor.freezing.freeze`, which takes weights from a tracing context that is not there here.
+    These are the steps of `torch._inductor.freezing.freeze`, which reads weights from a tracing context that does not exist
+    here.
     """
     if layout_opt:
         compile_fx.fake_tensor_prop(program, inputs, True)
@@ -261,7 +263,7 @@ def _freeze(program: fx.GraphModule, inputs: list[Any], *, layout_opt: bool) -> 
 
 
 def _align_constants(program: fx.GraphModule) -> None:
-    """Copy constants on GPUs that folding left at odd addresses: a slice of a weight is a view into it."""
+    """Copy constants on GPUs that folding left at unaligned addresses: a slice of a weight is a view into it."""
     for node in program.graph.find_nodes(op="get_attr"):
         value = getattr(program, str(node.target))
         if isinstance(value, torch.Tensor) and (copy := for_device(value)) is not value:
@@ -269,7 +271,7 @@ def _align_constants(program: fx.GraphModule) -> None:
 
 
 def _makers(program: fx.GraphModule) -> dict[fx.Node, Recipe]:
-    """Return a recipe for every call that reads nothing but constants."""
+    """Return a recipe for every call that reads only constants."""
     made: dict[fx.Node, Any] = {
         node: getattr(program, str(node.target)) for node in program.graph.find_nodes(op="get_attr")
     }
@@ -322,9 +324,9 @@ def _program(result: Any, recipes: Mapping[int, Recipe], lowered: Lowered, const
 
 
 def _forget(namespace: Mapping[str, Any]) -> None:
-    """Take a program out of Inductor's lists, which would keep it, weights and all, until the process ends.
+    """Remove a program from Inductor's lists, which would keep it and its weights until the process ends.
 
-    They are there for files to be removed, and for programs without constants to be found again.
+    Inductor uses the lists to remove files, and to reuse programs without constants.
     """
     PyCodeCache.modules[:] = [module for module in PyCodeCache.modules if vars(module) is not namespace]
     path: Any = namespace.get("__file__")

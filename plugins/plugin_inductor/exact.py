@@ -1,7 +1,8 @@
-"""Functions that Inductor's vectorised C++ computes badly near zero, written to be exact to a few roundings everywhere.
+"""Functions that Inductor's vectorised C++ computes inaccurately near zero, rewritten to be exact to a few roundings.
 
-Measured with torch 2.13 on x86-64 with AVX-512, float32, relative error at 1e-7: `expm1` and with it `elu`, `selu`, `celu`
-(computed as exp(x) - 1) 100 %, `erf` (a polynomial with an absolute error) 100 %, `atanh` 100 %. GPUs need none of this.
+Measured with torch 2.13 on x86-64 with AVX-512, float32, relative error at 1e-7: 100 % for `expm1` and thus `elu`, `selu`,
+`celu` (computed as exp(x) - 1), 100 % for `erf` (a polynomial with an absolute error), 100 % for `atanh`. GPUs need none of
+this.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import torch
 
 _ERF_TERMS = tuple(2 / sqrt(pi) * (-1) ** n / (factorial(n) * (2 * n + 1)) for n in range(7))
-"""Taylor series of erf(x) / x in x * x. Below 1/2 the first term left out is 8e-10."""
+"""Taylor series of erf(x) / x in x * x. Below 1/2 the first omitted term is 8e-10."""
 
 
 def expm1(x: torch.Tensor) -> torch.Tensor:
-    """exp(x) - 1, through tanh near zero, where the subtraction would cancel."""
+    """Return exp(x) - 1, through tanh near zero, where the subtraction would cancel."""
     if not _is_inexact(x):
         return NotImplemented
     half = torch.tanh(x * 0.5)
@@ -25,7 +26,7 @@ def expm1(x: torch.Tensor) -> torch.Tensor:
 
 
 def atanh(x: torch.Tensor) -> torch.Tensor:
-    """The inverse of tanh, through log1p, with the sign taken out so that both ends behave alike."""
+    """Return the inverse of tanh, through log1p of the absolute value, so that both ends behave alike."""
     if not _is_inexact(x):
         return NotImplemented
     size = x.abs()
@@ -33,7 +34,7 @@ def atanh(x: torch.Tensor) -> torch.Tensor:
 
 
 def erf(x: torch.Tensor) -> torch.Tensor:
-    """The error function, by its series near zero."""
+    """Return the error function, by its series near zero."""
     if not _is_inexact(x):
         return torch.erf(x)
     square = x * x
@@ -47,10 +48,10 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     torch.ops.aten.expm1.default: expm1,
     torch.ops.aten.atanh.default: atanh,
 }
-"""Used wherever these operators come up, inside other decompositions too."""
+"""Decompositions for these operators everywhere, including inside other decompositions."""
 
 REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {torch.ops.aten.erf.default: erf}
-"""Used for nodes of the received program only: inside `gelu`, erf is added to 1 and its own error does not show."""
+"""Replacements only for nodes of the received program: inside `gelu`, erf is added to 1, which hides its error."""
 
 
 def _is_inexact(x: torch.Tensor) -> bool:

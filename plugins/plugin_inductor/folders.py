@@ -1,7 +1,7 @@
-"""Says where Inductor may keep what it compiles: where nobody else could have put a library that it would load.
+"""Chooses the folder for Inductor's libraries: one in which no other user can place a library that Inductor would load.
 
-Inductor loads a library that is there under the right name, whoever wrote it, and its folder's name in the temporary folder
-is known beforehand: another user may have made it first.
+Inductor loads any library with the right name, no matter who wrote it, and the name of its folder under the temporary
+folder is predictable: another user may have created it first.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _SHARED = stat.S_IWGRP | stat.S_IWOTH
 _ENTERED = stat.S_IXGRP | stat.S_IXOTH
 _sound: set[tuple[str, int]] = set()
-"""Folders, with their number on the disk, in which this process has found nothing that others could have written."""
+"""Folders, with their inode numbers, in which this process has found nothing that others could have written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one compilation keeps its libraries."""
+    """The place where one compilation keeps its libraries."""
 
     folder: Path
     has_headers: bool = True
-    """False where compiled headers must not be used: they lie in the default folder, whatever the user has set."""
+    """False if precompiled headers must not be used: they are always in the default folder, even if the user sets
+    another."""
     problem: str = ""
-    """Why it is not the default folder, for people; empty where it is, or where the user named another one."""
+    """Why it is not the default folder, for users; empty if it is, or if the user named another one."""
 
 
 def trusted_place() -> Place:
     """Return the user's folder, else the default one, else one in the hub's cache.
 
-    Raises CompileError where others could have written to both of these.
+    Raise CompileError if others could have written to both of these.
     """
     default = Path(default_cache_dir())
     reason = _doubt(default)
@@ -62,7 +63,7 @@ def trusted_place() -> Place:
 
 
 def _doubt(folder: Path) -> str:
-    """Return why others could have written what a folder holds, or ""; makes it, closed to others, where there is none."""
+    """Return why others could have written a folder's contents, or "". Creates a missing folder, closed to others."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         reason = distrust(folder) or distrust_root(folder)
@@ -72,7 +73,10 @@ def _doubt(folder: Path) -> str:
 
 
 def _stranger(folder: Path) -> str:
-    """Name something in a folder that others could have written; looks once a process, and only where others may enter."""
+    """Return a text that names a file that others could have written, or "".
+
+    Searches once per process, and only if others may enter the folder.
+    """
     facts = folder.stat()
     mark = (str(folder), facts.st_ino)
     if mark in _sound or not facts.st_mode & _ENTERED:

@@ -1,4 +1,4 @@
-"""Lowers a cluster to what Inductor compiles: a functional core-ATen graph in which weights are constants."""
+"""Lowers a cluster to the form that Inductor compiles: a functional core-ATen graph with weights as constants."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from plugin_inductor.exact import DECOMPOSITIONS, REPLACEMENTS
 from plugin_inductor.symbols import FreshSizes
 
 _WEIGHT = "hub_weight_{}"
-"""Inductor turns constants into globals of its program and inputs into locals, so their names must never meet: with the
-names of the cluster, a placeholder "arg12_1" hides a weight "arg12_1" and the numbers come out wrong."""
+"""Name of a weight. Inductor makes constants globals of its program and inputs locals, so their names must differ: with the
+names of the cluster, a placeholder "arg12_1" hides a weight "arg12_1" and the numbers are wrong."""
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program ready for Inductor's graph compiler, with the shape environment in which it was made."""
+    """A program for Inductor's graph compiler, with the shape environment in which it was made."""
 
     module: fx.GraphModule
     inputs: tuple[Any, ...]
@@ -39,9 +39,9 @@ class Lowered:
 
 
 def lower(cluster: Cluster) -> Lowered:
-    """Decomposes a cluster with Inductor's own table, in a shape environment of its own.
+    """Decompose a cluster with Inductor's own table, in a shape environment of its own.
 
-    Raises CompileError for inputs that Inductor cannot take; whatever AOTAutograd raises goes up as it is.
+    Raise CompileError for inputs that Inductor cannot take. Exceptions of AOTAutograd propagate unchanged.
     """
     _check_inputs(cluster)
     sizes = FreshSizes(cluster.inputs)
@@ -54,7 +54,7 @@ def lower(cluster: Cluster) -> Lowered:
         module, (*fake_weights, *inputs), trace_joint=False, decompositions={**select_decomp_table(), **DECOMPOSITIONS}
     )
     assert isinstance(program, fx.GraphModule)
-    forget_last_trace()  # before the weights come in, with which it would be kept
+    forget_last_trace()  # before the weights are added, which it would keep alive
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise CompileError("the cluster writes to its inputs", backend="inductor", cluster=cluster.name)
     _bind_weights(program, weights)
@@ -75,7 +75,7 @@ def _check_inputs(cluster: Cluster) -> None:
 def _with_weights_as_inputs(cluster: Cluster) -> fx.GraphModule:
     """Return a copy whose first placeholders are the weights, in the order of `cluster.constants`.
 
-    Tracing the cluster itself would put fake tensors in its attributes for a while, and other threads may be reading them.
+    Tracing the cluster itself would put fake tensors in its attributes for a while, and other threads may read them.
     """
     graph = fx.Graph()
     weights = {name: graph.placeholder(_WEIGHT.format(index)) for index, name in enumerate(cluster.constants)}
@@ -104,9 +104,9 @@ def _bind_weights(program: fx.GraphModule, weights: tuple[torch.Tensor, ...]) ->
 
 
 def _copy_aliasing_outputs(program: fx.GraphModule) -> None:
-    """Make every output that shares memory with an input a copy, in place. Constants are copied at run time.
+    """Replace every output that shares memory with an input by a copy, in place. Constants are copied at run time.
 
-    Compares storages of fake values, not schemas: `type_as`, `meshgrid` or `einsum` may give views without saying so.
+    Compares storages of fake values, not schemas: `type_as`, `meshgrid` or `einsum` may return undeclared views.
     """
     graph = program.graph
     shared = {_storage(node) for node in graph.find_nodes(op="placeholder")} - {None}

@@ -1,4 +1,4 @@
-"""Chooses the library that multiplies by weights: MKL, as Inductor does for float32, or oneDNN, which it could use as well.
+"""Chooses the library that multiplies by weights: MKL, Inductor's choice for float32, or oneDNN, which it also supports.
 
 Which is faster depends on the processor and the size (`python -m benchmarks.inductor_ways sizes`), so both are timed, once
 for each size.
@@ -19,20 +19,20 @@ from torch.fx.experimental.symbolic_shapes import has_free_symbols
 
 from plugin_inductor.quiet import ignored_warnings
 
-with ignored_warnings(DeprecationWarning):  # it loads what uses torch.jit
+with ignored_warnings(DeprecationWarning):  # it loads modules that use torch.jit
     from torch._inductor.fx_passes import mkldnn_fusion
 
 MAX_ROUNDS = 7
 MAX_TIMING_S = 0.05
-"""No further round is begun after this, for one size."""
+"""Seconds of timing for one size after which no further round begins."""
 MIN_RATIO = 1.1
-"""How many times as long oneDNN must take for MKL to be chosen: only oneDNN's products take in what follows them. With 1.03
-Mamba took 1.04 times as long as with oneDNN everywhere."""
+"""How many times as long oneDNN must take for MKL to be chosen: only oneDNN's products fuse the operators that follow them.
+With 1.03, Mamba took 1.04 times as long as with oneDNN everywhere."""
 
 
 @contextlib.contextmanager
 def choosing_libraries() -> Generator[None]:
-    """Let Inductor pack weights for the faster of the two, where there are two. For one thread at a time."""
+    """Make Inductor pack weights for the faster library, if both are available. Must be used by one thread at a time."""
     if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
         yield
         return
@@ -47,7 +47,7 @@ def choosing_libraries() -> Generator[None]:
 
 
 class _Choosing:
-    """Inductor's packing of weights on the CPU. What Inductor calls low precision is what it gives to oneDNN."""
+    """Inductor's packing of weights on the CPU. Inductor uses oneDNN for what it calls low precision."""
 
     def __init__(self, packing: Any) -> None:
         self._packing = packing
@@ -69,18 +69,18 @@ class _Choosing:
 
 
 def _is_for_onednn(transposed: fx.Node, rows: Any) -> bool:
-    """Return whether oneDNN multiplies [rows, inner] by a weight, whose turned form is the node, in less time than MKL."""
+    """Return whether oneDNN multiplies [rows, inner] by a weight (the node transposes it) in less time than MKL."""
     weight = transposed.args[0]
     assert isinstance(weight, fx.Node)
     inner, columns = weight.meta["val"].shape
     if has_free_symbols((rows, inner, columns)):
-        return True  # MKL packs for one number of rows
+        return True  # MKL packs for one fixed number of rows
     return is_onednn_faster(int(rows), int(inner), int(columns), torch.get_num_threads())
 
 
 @lru_cache(maxsize=1024)
-def is_onednn_faster(rows: int, inner: int, columns: int, threads: int) -> bool:  # noqa: ARG001 - cached by it
-    """Return whether oneDNN is faster than MKL, or about as fast, in a float32 product with PyTorch's threads."""
+def is_onednn_faster(rows: int, inner: int, columns: int, threads: int) -> bool:  # noqa: ARG001 - part of the cache's key
+    """Return whether oneDNN is faster than MKL, or about as fast, for a float32 product with PyTorch's threads."""
     onednn, mkl = calls(rows, inner, columns)
     onednn()
     mkl()
@@ -104,7 +104,7 @@ def calls(rows: int, inner: int, columns: int) -> tuple[Callable[[], Any], Calla
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Return what one call takes."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

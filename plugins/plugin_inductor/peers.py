@@ -17,25 +17,25 @@ _compile: Any = torch.compile  # pyright: ignore[reportUnknownMemberType, report
 
 
 def default(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Return a callable that runs `torch.compile(module)` once without gradients. Compiles at once."""
+    """Return a callable that runs `torch.compile(module)` once without gradients. Compile immediately."""
     return _compiled(_compile(module), inputs)
 
 
 def max_autotune(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Return the strong form: mode "max-autotune" with weights frozen. Compiles at once, which may take minutes."""
+    """Return the strongest form: mode "max-autotune" with frozen weights. Compile immediately, which may take minutes."""
     with _config.patch(freezing=True):
         return _compiled(_compile(module, mode="max-autotune"), inputs)
 
 
 def exported(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Return what Inductor makes of the exported model, weights frozen: nothing guards it. Compiles at once."""
+    """Return the exported model, compiled by Inductor with frozen weights and no guards. Compile immediately."""
     with torch.no_grad(), _config.patch(freezing=True):
         program = torch.export.export(module, tuple(inputs)).module()
         return _compiled(_inductor.compile(program, list(inputs)), inputs)
 
 
 def ahead_of_time(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Return the package of AOTInductor, weights frozen, loaded again: no Python runs in a call. Compiles at once."""
+    """Return AOTInductor's package with frozen weights, loaded again: calls run no Python. Compile immediately."""
     with torch.no_grad(), _config.patch(freezing=True), tempfile.TemporaryDirectory() as folder:
         program = torch.export.export(module, tuple(inputs))
         package = _inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"))

@@ -1,4 +1,4 @@
-"""The executable: Inductor's innermost callable behind the checks that the contract needs, and no other."""
+"""The executable: Inductor's innermost callable behind only the checks that the contract requires."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _no_autocast = torch._C._DisableAutocast  # pyright: ignore[reportPrivateUsage] 
 
 
 class InductorExecutable(Executable):
-    """One compiled cluster. Keeps the cluster, because its weights are the program's constants."""
+    """One compiled cluster. It keeps the cluster, because the cluster's weights are the program's constants."""
 
     def __init__(self, cluster: Cluster, settings: CompileSettings, program: Program) -> None:
         self._call = program.call
@@ -39,7 +39,7 @@ class InductorExecutable(Executable):
         self._program = program
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call; see `Executable`. Raises InputRefused for sizes that the program was not compiled for."""
+        """Run one call; see `Executable`. Raise InputRefused for sizes that the program was not compiled for."""
         if self._read_sizes is not None:
             self._check_sizes(self._read_sizes(inputs))
         if _is_autocast_enabled() or _get_num_threads() != self._threads:
@@ -49,14 +49,14 @@ class InductorExecutable(Executable):
         return self._run(inputs)
 
     def save(self, folder: Path) -> None:
-        """Write the program, its kernels as shared libraries, and those constants that are not simply weights.
+        """Write the program, its kernels as shared libraries, and the constants that are not simply weights.
 
-        Raises CompileError if a kernel or a constant cannot be written.
+        Raise CompileError if a kernel or a constant cannot be written.
         """
         stored.save(self._program, folder)
 
     def dump(self, folder: Path) -> None:
-        """Write the program received, Inductor's graphs, intermediate forms and sources, and the guards."""
+        """Write the received program, Inductor's graphs, intermediate forms and sources, and the guards."""
         traced.dump(self._cluster, self._settings, self._program, folder)
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
@@ -73,7 +73,7 @@ class InductorExecutable(Executable):
             return self._run_restrided(inputs, error)
 
     def _run_without_gradients(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-        """Library calls inside the program write into outputs, which autograd forbids. Cheaper than `torch.no_grad`."""
+        """Run without gradients: autograd forbids library calls that write into outputs. Cheaper than `torch.no_grad`."""
         _set_grad_enabled(False)
         try:
             return self._run(inputs)
@@ -81,7 +81,7 @@ class InductorExecutable(Executable):
             _set_grad_enabled(True)
 
     def _run_in_own_modes(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-        """Run where the caller's autocast or thread count would change what library calls inside the program do."""
+        """Run without the caller's autocast and thread count, which would change library calls inside the program."""
         before = _get_num_threads()
         torch.set_num_threads(self._threads)
         try:
@@ -91,7 +91,7 @@ class InductorExecutable(Executable):
             torch.set_num_threads(before)
 
     def _run_restrided(self, inputs: Sequence[Any], error: Exception) -> Sequence[torch.Tensor]:
-        """Run again, with inputs copied into the strides that were compiled. Raise the error where all had them."""
+        """Run again, with inputs copied into the compiled strides. Raise the error if all inputs had them."""
         fitting = [self._restrided(position, inputs) for position in range(len(inputs))]
         if all(one is other for one, other in zip(fitting, inputs, strict=True)):
             raise self._failure(error) from error
@@ -113,7 +113,7 @@ class InductorExecutable(Executable):
 
 
 def copy_into_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Return a copy with other strides. Along a dim of stride 0 elements are equal: the first one is kept."""
+    """Return a copy with other strides. Elements along a dim of stride 0 are equal: the first one is copied."""
     copy = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     target, source = copy, value
     for dim, stride in enumerate(strides):

@@ -1,8 +1,8 @@
 """Saves a compiled program in a folder and loads it again without a C++ compiler.
 
 The folder holds `program.py` (Inductor's Python around its C++), `program.so` (that C++ as a shared library), `program.cpp`
-(its text), `constants.pt` (constants that are not simply weights) and `manifest.json`. Weights
-are not written: the cluster that comes with `load` has them.
+(its text), `constants.pt` (constants that are not simply weights) and `manifest.json`. Weights are not written: `load`
+receives a cluster that has them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _PACKERS = ("mkldnn", "mkl", "aten")
 
 _TEXTS = ("cpp_wrapper_src", "kernel_src")
 _ENTRY = "inductor_entry"
-"""What Inductor calls the function of the library that runs the whole program."""
+"""Inductor's name for the library function that runs the whole program."""
 _LOADED = "hub_entry"
-"""Global in which a stored program finds that function."""
+"""Global variable through which a stored program calls that function."""
 
 
 def save(program: Program, folder: Path) -> None:
-    """Write the folder. Raises CompileError for a program or constant that cannot be written."""
+    """Write the folder. Raise CompileError if the program or a constant cannot be written."""
     if away := [device for device in program.devices if device != "cpu"]:
         raise CompileError(
             f"programs for {', '.join(away)} are not saved: Triton's kernels are compiled where they run",
@@ -68,7 +68,7 @@ def save(program: Program, folder: Path) -> None:
 
 
 def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
-    """Restore a program; `weights` are those it was lowered with, in the same order."""
+    """Restore a program. `weights` are the weights it was lowered with, in the same order."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     tensors = torch.load(folder / "constants.pt", weights_only=True)
     weights = tuple(weights)
@@ -97,7 +97,7 @@ def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
 
 
 def _library(program: Program) -> Path:
-    """Return the file of the library that Inductor loaded. Raises CompileError where there is none."""
+    """Return the file of the library that Inductor loaded. Raise CompileError if there is none."""
     path = getattr(getattr(program.namespace.get(_ENTRY), "__self__", None), "__file__", None)
     if path is None:
         raise CompileError("the program has no shared library to save", backend="inductor")
@@ -105,7 +105,7 @@ def _library(program: Program) -> Path:
 
 
 def _parted(source: str) -> tuple[str, str]:
-    """Return Inductor's Python without the C++ in it, which refers to a library that is loaded, and the C++."""
+    """Return Inductor's Python without its C++, which refers to a loaded library, and the C++."""
     lines, texts = source.splitlines(), list[str]()
     for node in reversed(ast.parse(source).body):
         match node:
@@ -130,7 +130,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _describe(value: Any, program: Program, tensors: list[torch.Tensor]) -> Any:
-    """Return a constant as JSON: a view of a weight, a stored tensor, or the recipe of a packed one."""
+    """Return a constant as JSON: a view of a weight, a stored tensor, or the recipe of a packed tensor."""
     describe = partial(_describe, program=program, tensors=tensors)
     if isinstance(value, Recipe):
         return {"call": value.operator, "arguments": [describe(argument) for argument in value.arguments]}
@@ -157,14 +157,14 @@ def _describe_packed(value: torch.Tensor, program: Program, tensors: list[torch.
 def _describe_view(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> Any:
     for index, weight in enumerate(weights):
         if _lies_in(value, weight):
-            # The offset counts from the weight, because the loading process may hold it inside another storage.
+            # The offset is relative to the weight, because the loading process may hold the weight in another storage.
             offset = value.storage_offset() - weight.storage_offset()
             return {"weight": index, "size": list(value.shape), "stride": list(value.stride()), "offset": offset}
     return None
 
 
 def _lies_in(value: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return whether a tensor reads nothing but a weight's own memory. Sharing a storage is not enough: many may."""
+    """Return whether a tensor reads only a weight's own memory. Sharing a storage is not enough: many tensors may."""
     if value.dtype != weight.dtype or not value.numel() or not weight.numel():
         return False
     if value.untyped_storage().data_ptr() != weight.untyped_storage().data_ptr():

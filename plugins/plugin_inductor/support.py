@@ -1,4 +1,5 @@
-"""What Inductor takes: functional operators on dense tensors, less a table of refusals with their reasons."""
+"""The operators that Inductor supports: functional operators on dense tensors, except for a table of refusals with
+reasons."""
 
 from __future__ import annotations
 
@@ -38,17 +39,17 @@ DTYPES = (
 )
 
 LEAST_CAPABILITY = 7
-"""Of CUDA's GPUs: `torch.utils._triton.has_triton`."""
+"""Least major compute capability of a CUDA GPU: `torch.utils._triton.has_triton`."""
 
 DECOMPOSED = ("aten", "prims")
-"""Namespaces that Inductor knows. An operator of any other is called as it is, out of the compiled program."""
+"""Namespaces that Inductor can compile. The compiled program calls an operator of any other namespace unchanged."""
 
 COMMUNICATING = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem")
-"""Namespaces of operators that talk to other processes: they must not run where the others do not."""
+"""Namespaces of operators that communicate with other processes: they must not run unless the others run them, too."""
 
 
 def _floats(reason: str) -> Condition:
-    """No tensor that the node reads or writes is in floating point."""
+    """Require that no tensor that the node reads or writes is floating-point."""
 
     def condition(node: fx.Node) -> str | None:
         return reason if any(tensor.dtype.is_floating_point for tensor in tensors_of(node)) else None
@@ -71,7 +72,7 @@ _OF_WINDOWS = ("kernel_size", "stride", "padding", "dilation")
 
 
 def _each_dim(count: int) -> Condition:
-    """Windows have a number for each dim: one for all makes Inductor's lowering of gradients fail (AssertionError)."""
+    """Require one window size per dim: with one for all dims, Inductor's lowering of gradients fails (AssertionError)."""
 
     def condition(node: fx.Node) -> str | None:
         names = [each.name for each in declared_arguments(node) if each.name in _OF_WINDOWS]
@@ -90,27 +91,28 @@ _FIXED = attribute("training", lambda training: not training, "only False: it wr
 _UNSCALED = attribute("alpha", lambda alpha: alpha == 1, "only 1")
 
 CONDITIONS: Mapping[str, Condition] = {
-    # Inductor's decompositions take no positional alpha: TypeError while compiling.
+    # Inductor's decompositions accept no positional alpha: TypeError at compile time.
     "aten.add.Scalar": _UNSCALED,
     "aten.sub.Scalar": _UNSCALED,
-    # GuardOnDataDependentSymNode while decomposing: it checks the largest index as if that were a size.
+    # GuardOnDataDependentSymNode in the decomposition, which checks the largest index as if it were a size.
     "aten.take.default": lambda _: "Inductor's decomposition asks for the largest index while compiling",
     "aten.avg_pool2d_backward.default": _each_dim(2),
     "aten.avg_pool3d_backward.default": _each_dim(3),
     "aten.max_pool2d_with_indices_backward.default": _each_dim(2),
-    # SIGSEGV, or "index out of bounds": places are cut off to the image before they are integers, which NaN passes.
+    # SIGSEGV, or "index out of bounds": positions are clamped to the image before they are integers, and NaN passes the
+    # clamp.
     **dict.fromkeys(
         ("aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_2d_backward.default"),
         lambda _: "Inductor reads outside the image where the grid holds NaN or huge numbers",
     ),
-    # Several in one program end the process: "invalid fastbin entry", "munmap_chunk(): invalid pointer".
+    # Several in one program crash the process: "invalid fastbin entry", "munmap_chunk(): invalid pointer".
     "aten._segment_reduce_backward.default": lambda _: "memory is overwritten where Inductor's programs call it",
     "aten.linear.default": _input_not("bool", "Inductor's pattern matcher asks booleans for gradients"),
     **dict.fromkeys(
         ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"),
         _input_not("uint8", "of bytes Inductor's results are up to 1 off eager's"),
     ),
-    # Their schemas do not say that they write.
+    # Their schemas do not declare that they write.
     "aten.batch_norm.default": _FIXED,
     "aten.native_batch_norm.default": _FIXED,
     "aten.floor_divide.default": _ROUNDS_FIRST,
@@ -121,7 +123,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "aten.remainder.Scalar": _REMAINDER,
     "aten.remainder.Scalar_Tensor": _REMAINDER,
 }
-"""Operators that Inductor compiles wrongly, or not at all, unless the condition holds (found with torch 2.13 by comparing
+"""Conditions for operators that Inductor otherwise compiles wrongly or not at all (found with torch 2.13 by comparing
 samples of every operator with eager)."""
 
 
@@ -130,12 +132,12 @@ topk.default sort.default sort.stable argsort.default argsort.stable kthvalue.de
 cummax.default cummin.default max_pool2d_with_indices.default max_pool3d_with_indices.default adaptive_max_pool2d.default
 """
 IN_ORDER = frozenset(f"aten.{name}" for name in _IN_ORDER.split())
-"""Of operators whose order of equal elements PyTorch leaves open, those for which Inductor's programs on a CPU call eager's
-kernel, or take the place that it takes: tried with ties. On GPUs it sorts by programs of its own."""
+"""Operators whose order of equal elements PyTorch leaves open, but for which Inductor's CPU programs call eager's kernel or
+choose the same position: tested with ties. On GPUs Inductor sorts with its own programs."""
 
 
 def keeps_order(node: fx.Node) -> bool:
-    """Return whether equal elements come in eager's order."""
+    """Return whether equal elements keep eager's order."""
     return operator_name(node) in IN_ORDER and all(tensor.device.type == "cpu" for tensor in tensors_of(node))
 
 
@@ -178,7 +180,7 @@ def _dtype_refusal(node: fx.Node) -> str | None:
 
 
 def _device_refusal(node: fx.Node) -> str | None:
-    """Inductor compiles for GPUs through Triton, and raises where that is missing or does not know the GPU."""
+    """Refuse GPUs without Triton or unsupported by it: Inductor compiles for GPUs through Triton, and raises otherwise."""
     for device in dict.fromkeys(tensor.device for tensor in tensors_of(node)):
         if device.type != "cpu" and importlib.util.find_spec("triton") is None:
             return f"on {device.type}, where Inductor needs Triton: install triton"
@@ -188,7 +190,7 @@ def _device_refusal(node: fx.Node) -> str | None:
 
 
 def _capability(device: Any) -> tuple[int, int] | None:
-    """Return a GPU's capability; None where this process has not started it, which must not happen here."""
+    """Return a GPU's capability; None if this process has not initialised CUDA, which must not happen here."""
     import torch
 
     return torch.cuda.get_device_capability(device) if torch.cuda.is_initialized() else None
@@ -202,7 +204,7 @@ def _layout_refusal(node: fx.Node) -> str | None:
 
 
 def _number_refusal(node: fx.Node) -> str | None:
-    """Inductor reads sizes from its inputs, but no other numbers that are known only at run time."""
+    """Refuse numbers other than sizes that are known only at run time: Inductor reads only sizes from its inputs."""
     kinds = sorted({type(value).__name__ for value in _numbers(node)} & {"SymFloat", "SymBool"})
     return f"reads a {kinds[0]} known only at run time, only sizes here" if kinds else None
 

@@ -1,7 +1,7 @@
 """Symbolic sizes: a cluster's inputs in a shape environment of their own, and the guards that compiling adds to it.
 
 Dynamo writes its guards before the hub compiles a cluster, so a guard that Inductor adds to Dynamo's own shape environment
-would never be checked. Here Inductor gets a fresh environment; what it assumes there is read back and checked by us.
+would never be checked. Here Inductor gets a fresh environment; the hub reads the guards back from it and checks them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from hub.plugin import (
 )
 
 _UNSEEN_SIZE = 64
-"""Stands in for a size that depends on data when Inductor weighs choices; any value is correct."""
+"""Stand-in for a data-dependent size when Inductor compares choices; any value is correct."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Where a symbol's value stands in a call's inputs."""
+    """The position of a symbol's value in a call's inputs."""
 
     symbol: str
     position: int
@@ -44,20 +44,20 @@ class Binding:
 
     @property
     def text(self) -> str:
-        """The Python expression that reads it from the inputs `i`."""
+        """The Python expression that reads the value from the inputs `i`."""
         return f"i[{self.position}]" if self.kind == "number" else f"i[{self.position}].{self.kind}({self.dim})"
 
 
 @dataclass(frozen=True)
 class SizeGuards:
-    """What a compiled program assumes about sizes beyond what capture already guards, as Python over symbols."""
+    """A compiled program's assumptions about sizes beyond the guards of capture, as Python over symbols."""
 
     bindings: tuple[Binding, ...] = ()
     conditions: tuple[str, ...] = ()
 
     @cached_property
     def read(self) -> Callable[[Sequence[Any]], tuple[int, ...]] | None:
-        """Return the symbols' values from a call's inputs; None where nothing has to be checked."""
+        """The function that reads the symbols' values from a call's inputs; None if nothing has to be checked."""
         if not self.conditions:
             return None
         return self._evaluator("(" + "".join(f"{binding.text}, " for binding in self.bindings) + ")", "i")
@@ -90,10 +90,11 @@ class SizeGuards:
 
 
 class FreshSizes:
-    """Re-creates the symbols of a cluster's inputs in a new shape environment, with their ranges and what is known of them.
+    """The symbols of a cluster's inputs, recreated in a new shape environment with their ranges and known guards.
 
-    A symbol that stands alone somewhere (a size, a stride, a number) keeps its identity, so that sizes made of it stay
-    related. Any other expression becomes a symbol of its own: more general, and Inductor can read it from the inputs.
+    A symbol that stands alone somewhere (a size, a stride, a number) keeps its identity, so that sizes computed from it
+    stay related. Any other expression becomes a symbol of its own, which is more general, and which Inductor can read from
+    the inputs.
     """
 
     def __init__(self, specs: Sequence[Spec]) -> None:
@@ -108,11 +109,11 @@ class FreshSizes:
         self._n_known = len(self.env.guards)
 
     def fake_inputs(self, mode: FakeTensorMode) -> tuple[Any, ...]:
-        """Return the inputs as fake tensors and SymInts of the new environment. Adds no guard that is not reported."""
+        """Return the inputs as fake tensors and SymInts of the new environment. Every guard that this adds is reported."""
         return tuple(self._fake(spec, mode) for spec in self._specs)
 
     def guards(self) -> SizeGuards:
-        """Return every condition that was added to the environment since it was made."""
+        """Return every condition that was added to the environment since its creation."""
         texts = [_text(guard.expr) for guard in self.env.guards[self._n_known :]]
         return SizeGuards(tuple(self._bindings), tuple(dict.fromkeys(texts)))
 
@@ -168,7 +169,7 @@ class FreshSizes:
         return symbol  # pyright: ignore[reportReturnType]
 
     def _adopt_known_guards(self) -> None:
-        """Tell the new environment what capture has learned: Dynamo checks those guards before every call."""
+        """Add the guards of capture to the new environment: Dynamo checks those guards before every call."""
         for env in {
             id(size.node.shape_env): size.node.shape_env for *_, size in _places(self._specs) if not isinstance(size, int)
         }.values():
@@ -192,7 +193,7 @@ def _replaced(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def _places(specs: Sequence[Spec]) -> Iterator[tuple[int, str, int, Any]]:
-    """Every integer in the inputs: numbers and sizes first, because Inductor reads symbols from strides last."""
+    """Yield every integer in the inputs: numbers and sizes first, because Inductor reads symbols from strides last."""
     tensors = [(position, spec) for position, spec in enumerate(specs) if isinstance(spec, TensorSpec)]
     for position, spec in enumerate(specs):
         if isinstance(spec, ScalarSpec) and spec.kind == "int":

@@ -1,4 +1,4 @@
-"""Writes what helps a person debug one cluster: graphs, intermediate forms, sources, guards."""
+"""Writes a folder for debugging one cluster: graphs, intermediate forms, sources, guards."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from plugin_inductor.lower import lower
 
 
 def dump(cluster: Cluster, settings: CompileSettings, program: Program, folder: Path) -> None:
-    """Write the folder. Compiles once more, for Inductor's own trace; its kernels come from Inductor's cache of libraries.
+    """Write the folder. Compile once more, for Inductor's own trace; kernels come from Inductor's cache of libraries.
 
-    Raises whatever Inductor raises while compiling.
+    Any exception of Inductor's compilation propagates.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "received.py", cluster.module.print_readable(print_output=False))
@@ -26,7 +26,7 @@ def dump(cluster: Cluster, settings: CompileSettings, program: Program, folder: 
 
 
 def guards_text(program: Program) -> str:
-    """Return the symbols with the place each is read from (`i` is the list of inputs), then the conditions on them."""
+    """Return the symbols with the expression that reads each (`i` is the list of inputs), then the conditions on them."""
     guards = program.guards
     symbols = [f"{binding.symbol} = {binding.text}" for binding in guards.bindings] or ["no symbolic sizes"]
     return "\n".join([*symbols, *(f"assume {text}" for text in guards.conditions), ""])

@@ -1,4 +1,4 @@
-"""The backend: decides from its table, compiles through torch-mlir and IREE, loads what it saved."""
+"""The backend: selects nodes by its table, compiles through torch-mlir and IREE, and loads saved programs."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ func.func @main(%x: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32> {
 
 
 def create(settings: Settings | None = None) -> Iree:
-    """Return the backend; called once a process for each settings."""
+    """Return the backend; called once per process for each distinct settings."""
     return Iree(settings or Settings())
 
 
 class Iree(Backend):
-    """IREE on the CPU, or on a GPU where its settings say so."""
+    """IREE on the CPU, or on a GPU if its settings name one."""
 
     def __init__(self, settings: Settings) -> None:
-        """Import nothing heavy."""
+        """Store the settings; import nothing heavy."""
         self._settings = settings
 
     def probe(self) -> Support:
@@ -75,9 +75,9 @@ class Iree(Backend):
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
-        """Compile a cluster for all sizes where that is right, else for those that it was captured with.
+        """Compile a cluster for all sizes if the result is correct; otherwise for the sizes of its capture.
 
-        Raises CompileError with the compiler's reason.
+        Raise CompileError with the compiler's reason.
         """
         from plugin_iree.runtime import weights_of
 
@@ -94,7 +94,7 @@ class Iree(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
-        """Restore programs from what `save` wrote; the weights are the cluster's."""
+        """Restore programs from the files of `save`; the weights are the cluster's."""
         from plugin_iree.runtime import weights_of
 
         try:
@@ -119,7 +119,7 @@ class Iree(Backend):
         program = loaded(compiled(_PROBE, self._settings), (0,), where, Weights(()))
         view, tensor = exchange(self._settings.target)
         (result,) = invoked(program, [view(torch.tensor([1.0, 2.0]), where)], 1)
-        summed: Any = tensor(result, torch.float32, where)  # torch leaves open what its lists hold
+        summed: Any = tensor(result, torch.float32, where)  # torch's stub does not type list elements
         return summed.tolist()
 
     def _device(self, settings: CompileSettings) -> Any:
@@ -139,11 +139,11 @@ class Iree(Backend):
         return IreeExecutable(cluster, self._settings, self._device(settings), weights, programs, build, general)
 
     def _general(self, cluster: Cluster, settings: CompileSettings, weights: Weights) -> Program | None:
-        """Compile for all sizes; None where there is one combination only, or where each needs a program of its own."""
+        """Compile for all sizes; None if there is only one combination, or if each one needs a program of its own."""
         if not is_open(cluster) or any(map(needs_each, cluster.nodes)):
             return None
         least = max(map(least_size, cluster.nodes), default=0)
-        with suppress(CompileError):  # what the table does not foresee of a compiler costs speed, not the cluster
+        with suppress(CompileError):  # a compiler error that the table does not predict costs speed, not the cluster
             return self._through(cluster, settings, weights, lambda: lower_open(cluster, least))
         return None
 
@@ -153,7 +153,7 @@ class Iree(Backend):
     def _through(
         self, cluster: Cluster, settings: CompileSettings, weights: Weights, lowering: Callable[[], Lowered]
     ) -> Program:
-        """Compile. Raises CompileError, which says which of the two compilers refused."""
+        """Compile one program. Raise CompileError, which names the compiler that refused it."""
         from plugin_iree.runtime import loaded
 
         try:
@@ -172,7 +172,7 @@ class Iree(Backend):
         from plugin_iree.runtime import loaded
 
         code = (folder / f"program{place}.vmfb").read_bytes()
-        if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # IREE runs whatever it is given
+        if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # IREE runs any code that it loads
             raise ValueError(f"program{place}.vmfb is damaged")
         program = loaded(code, entry["fed"], self._device(settings), weights, condition=entry["condition"])
         sizes: list[list[int] | float] | None = entry["sizes"]

@@ -7,7 +7,7 @@ from hub.plugin import BackendInfo, hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Register `iree`; its settings say which processor it compiles for."""
+    """Register `iree`; its settings name the processor that it compiles for."""
     return (
         BackendInfo(
             name="iree",

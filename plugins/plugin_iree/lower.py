@@ -19,11 +19,11 @@ from hub.toolkit.recurrence import unrolled
 
 ENTRY = "main"
 SAID = ("gelu.default",)
-"""Operators whose own forms in torch-mlir give other numbers (gelu by tanh is off by 5e-5); said as PyTorch does."""
+"""Operators lowered by PyTorch's own decompositions: torch-mlir's return other numbers (gelu by tanh is off by 5e-5)."""
 SCOPE = "weights"
 """Scope of the parameters. Each is named by its position among the cluster's weights."""
 _BODY = re.compile(r"^module\b.*\{$", re.MULTILINE)
-"""The line behind which a module's own lines begin."""
+"""Pattern of the line after which a module's own lines begin."""
 _TORCH = {
     torch.float32: "f32",
     torch.float64: "f64",
@@ -40,22 +40,22 @@ _TORCH = {
 
 @dataclass(frozen=True)
 class Lowered:
-    """A function `main` in the torch dialect that takes inputs and reads weights from parameters."""
+    """A lowered cluster: a function `main` in the torch dialect that takes inputs and reads weights from parameters."""
 
     text: str
     fed: tuple[int, ...]
     """For each argument, its position among the cluster's inputs."""
     condition: str = ""
-    """The sizes that a program for all sizes is right for; "" of one for given sizes."""
+    """Condition on the sizes for which a program for all sizes is correct; "" for a program for given sizes."""
 
 
 def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
-    """Return the program for these sizes. Raises whatever torch-mlir raises."""
+    """Return the program for these sizes. Any exception of torch-mlir propagates."""
     return _lowered(cluster, specialised(cluster, sizes, _table(), prepare=_prepare))
 
 
 def lower_open(cluster: Cluster, least: int) -> Lowered:
-    """Return one program for all sizes from some least one on, with a condition. Raises whatever torch-mlir raises."""
+    """Return one program, with a condition, for all sizes from `least` on. Any exception of torch-mlir propagates."""
     found = opened(cluster, _table(), least=least, prepare=_prepare)
     return _lowered(cluster, found.program, found.condition)
 
@@ -63,20 +63,20 @@ def lower_open(cluster: Cluster, least: int) -> Lowered:
 def _table() -> Decompositions:
     from torch_mlir.extras import fx_decomp_util
 
-    torch_mlirs: Any = fx_decomp_util  # whose annotations leave the functions' types open
+    torch_mlirs: Any = fx_decomp_util  # its annotations leave the functions' types open
     table = completed(torch_mlirs.get_decomposition_table())
     found = {**table, **said_by_pytorch(*SAID), **keeping_nan(), **views_through_one_dim()}
     return {**found, torch.ops.aten.neg.default: _negated}
 
 
 def _negated(value: torch.Tensor) -> torch.Tensor:
-    """Return integers negated by a product: torch-mlir's linalg negates them in floating point, 2^53 + 1 comes out even."""
+    """Negate integers by a product: torch-mlir's linalg negates them in floating point, which makes 2^53 + 1 even."""
     return NotImplemented if value.dtype.is_floating_point else value * -1
 
 
 def _lowered(cluster: Cluster, program: Specialised, condition: str = "") -> Lowered:
     entry = _entry(program, len(cluster.inputs))
-    # A function as replacement: text would be searched for references to groups.
+    # A function as replacement: a text would be searched for group references.
     text = _BODY.sub(lambda found: f"{found[0]}\n{entry}", _imported(program.module), count=1)
     return Lowered(text, tuple(position for position in program.fed if position < len(cluster.inputs)), condition)
 
@@ -103,7 +103,7 @@ def _imported(module: fx.GraphModule) -> str:
 
 
 def _entry(program: Specialised, inputs: int) -> str:
-    """Return the function that IREE exports: it feeds the cluster's own, inlined, from arguments and parameters."""
+    """Return the function that IREE exports: it passes arguments and parameters to the cluster's, which is inlined."""
     arguments: list[str] = []
     taken: list[str] = []
     types: list[str] = []
@@ -148,5 +148,5 @@ def _vtensor(value: torch.Tensor) -> str:
 
 
 def _builtin(value: Any) -> str:
-    """Return MLIR's own type, whose integers have no sign."""
+    """Return MLIR's builtin type, whose integers have no sign."""
     return f"tensor<{''.join(f'{size}x' for size in value.shape)}{_TORCH[value.dtype].lstrip('su')}>"

@@ -1,4 +1,4 @@
-"""Runs compiled programs, on the CPU with zero copies of aligned tensors both ways, from any number of threads."""
+"""Runs compiled programs from any number of threads; on the CPU aligned tensors are not copied in either direction."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ from plugin_iree.settings import Settings
 NAME = "iree"
 META = "iree.json"
 ALIGNMENT = 64
-"""Bytes to which IREE wants memory aligned that it did not allocate itself: its code uses aligned vector instructions."""
+"""Bytes. IREE requires this alignment of memory that it did not allocate: its code uses aligned vector instructions."""
 _NUMPY = {torch.bfloat16: np.int16}
-"""Numbers that NumPy lacks, by those of the same width under which their memory is handed over."""
+"""Types that NumPy lacks, with the NumPy types of the same width through which their memory is passed."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A cluster compiled for given sizes, or for all that meet a condition."""
+    """A cluster compiled for given sizes, or for all sizes that meet a condition."""
 
     code: bytes
-    """The .vmfb."""
+    """The compiled module, a .vmfb."""
     fed: tuple[int, ...]
     """For each argument, its position among the cluster's inputs."""
     text: str
     """The program in the torch dialect; "" after a load."""
     condition: str
-    """The sizes that a program for all sizes is right for; "" of one for given sizes."""
+    """Condition on the sizes for which a program for all sizes is correct; "" for a program for given sizes."""
     context: Any
     """IREE's virtual machine with the program in it."""
     function: Any
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """IREE's contexts do not synchronise calls."""
+    """Lock of the context: IREE's contexts do not synchronise calls."""
 
 
 class Weights:
-    """A cluster's weights as IREE's parameters: an archive in memory that lists where PyTorch has each."""
+    """A cluster's weights as IREE's parameters: an archive in memory that lists their addresses in PyTorch's memory."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy what is not aligned and contiguous, once."""
+        """Copy weights that are not aligned and contiguous, once."""
         self.tensors = [placed(tensor.detach()) for tensor in tensors]
         self.index = iree.ParameterIndex()
         for position, tensor in enumerate(self.tensors):
@@ -70,13 +70,13 @@ class Weights:
         self._ends = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in self.tensors)
 
     def hold(self, address: int) -> bool:
-        """Return True for an address within a weight."""
+        """Return whether an address is within a weight."""
         place = bisect_right(self._ends, address, key=lambda ends: ends[0])
         return place > 0 and address < self._ends[place - 1][1]
 
 
 def weights_of(cluster: Cluster) -> Weights:
-    """Return a cluster's weights, in the order in which its programs name them."""
+    """Return a cluster's weights, in the order of their names in its programs."""
     constants = cluster.constants
     return Weights(constants[name] for name in with_weights(cluster).weights)
 
@@ -84,7 +84,7 @@ def weights_of(cluster: Cluster) -> Weights:
 def loaded(
     code: bytes, fed: Sequence[int], device: Any, weights: Weights, *, text: str = "", condition: str = ""
 ) -> Program:
-    """Return a program that is ready to run; weights are bound, and what the program computes of them alone is computed."""
+    """Return a program that is ready to run; its weights are bound, and its computations on weights alone are done."""
     provider = weights.index.create_provider(scope=SCOPE)
     module = iree.VmModule.copy_buffer(instance(), code)
     modules = [iree.create_hal_module(instance(), device), iree.create_io_parameters_module(instance(), provider), module]
@@ -93,7 +93,7 @@ def loaded(
 
 
 def invoked(program: Program, values: Sequence[Any], count: int) -> list[Any]:
-    """Run one call, on integers and IREE's views of tensors. Gives views of its results, of which there are `count`."""
+    """Run one call on integers and IREE's views of tensors. Return views of its results, of which there are `count`."""
     arguments, results = iree.VmVariantList(len(values)), iree.VmVariantList(count)
     for value in values:
         arguments.push_int(value) if isinstance(value, int) else arguments.push_ref(value.ref)
@@ -103,7 +103,7 @@ def invoked(program: Program, values: Sequence[Any], count: int) -> list[Any]:
 
 
 class IreeExecutable(Executable):
-    """A compiled cluster: one program for all sizes, or one for each combination, made while compiling or when met."""
+    """A compiled cluster: one program for all sizes, or one for each combination, compiled at once or on first use."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class IreeExecutable(Executable):
         build: Callable[[Sizes], Program],
         general: Program | None = None,
     ) -> None:
-        """`build` compiles for further sizes, which `general` does not serve. Weights stay where PyTorch has them."""
+        """Prepare to run, with weights in PyTorch's memory. `build` compiles for sizes that `general` does not serve."""
         self._cluster, self._settings, self._device, self._weights = cluster, settings, device, weights
         condition = general.condition if general else ""
         self._programs = Programs(cluster, programs, build, general=general, condition=condition)
@@ -124,7 +124,7 @@ class IreeExecutable(Executable):
         self._view, self._tensor = exchange(settings.target)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Run one call. Raises InputRefused for sizes beyond the most and for other dtypes, RunError for anything else."""
+        """Run one call. Raise InputRefused for too many size combinations and other dtypes, RunError for other failures."""
         try:
             program = self._programs.of(inputs)
             values = [self._checked(position, inputs[position]) for position in program.fed]
@@ -138,7 +138,7 @@ class IreeExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Write a .vmfb for all sizes, if there is one, and for each combination met so far. Weights are not in it."""
+        """Write a .vmfb for all sizes, if there is one, and for each combination of sizes so far, without weights."""
         listed: list[dict[str, Any]] = []
         for place, (sizes, program) in enumerate(self._all()):
             (folder / f"program{place}.vmfb").write_bytes(program.code)
@@ -147,9 +147,9 @@ class IreeExecutable(Executable):
         (folder / META).write_text(json.dumps({"programs": listed}))
 
     def dump(self, folder: Path) -> None:
-        """Write the FX program and, for each program of IREE's, the .vmfb and, if not loaded, the text at each stage.
+        """Write the FX program and, for each program of IREE, the .vmfb and, unless loaded, the text at each stage.
 
-        IREE's stages are made anew, up to the sources of its executables: what takes long comes behind these.
+        IREE's stages are computed again, up to the sources of its executables: the slow stages come after these.
         """
         (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
         for place, (_, program) in enumerate(self._all()):
@@ -161,7 +161,7 @@ class IreeExecutable(Executable):
                 stages(program.text, self._settings, within)
 
     def _all(self) -> list[tuple[Sizes | None, Program]]:
-        """Return each program with its sizes; the first one may be for all."""
+        """Return each program with its sizes; the first one may be for all sizes (None)."""
         general = self._programs.general
         return [*([] if general is None else [(None, general)]), *self._programs]
 
@@ -173,12 +173,12 @@ class IreeExecutable(Executable):
             return value
         if value.dtype is not self._dtypes[position]:
             name = self._cluster.input_names[position]
-            # A refusal: some of eager's kernels give other dtypes than fake tensors announce.
+            # Not an error: some of eager's kernels return other dtypes than fake tensors.
             raise InputRefused(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
         return placed(value.detach())
 
     def _apart(self, results: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copy results that IREE left in the memory of an input, a weight or another result, because they are equal."""
+        """Copy results that share the memory of an input, a weight or another result, because IREE found them equal."""
         taken: set[int] = set()
         for place, result in enumerate(results):
             address = result.data_ptr()
@@ -190,28 +190,28 @@ class IreeExecutable(Executable):
 
 
 def exchange(target: str) -> tuple[Callable[..., Any], Callable[..., torch.Tensor]]:
-    """Return how tensors become IREE's views for a target, and how views become tensors."""
+    """Return the functions that convert tensors to IREE's views for a target, and views to tensors."""
     return (shared, mapped) if target == "cpu" else (sent, fetched)
 
 
 def placed(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose memory IREE takes as it is: itself, or a copy that is contiguous and aligned."""
+    """Return a tensor whose memory IREE can use: itself, or a copy that is contiguous and aligned."""
     if value.device.type != "cpu" or value.is_neg():
         value = value.cpu().resolve_neg()
     if value.is_contiguous() and value.data_ptr() % ALIGNMENT == 0:
         return value
-    return value.clone(memory_format=torch.contiguous_format)  # PyTorch aligns what it allocates
+    return value.clone(memory_format=torch.contiguous_format)  # PyTorch's allocations are aligned
 
 
 def shared(value: torch.Tensor, device: Any) -> Any:
-    """Return IREE's view over a tensor's own memory, which it keeps alive. The tensor is one that was `placed`."""
+    """Return IREE's view over a tensor's own memory, which it keeps alive. The tensor comes from `placed`."""
     return device.from_dlpack_capsule(to_dlpack(value))
 
 
-def mapped(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:  # noqa: ARG001 - as `fetched`
+def mapped(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:  # noqa: ARG001 - same signature as `fetched`
     """Return a tensor over the memory of IREE's view, which it keeps alive.
 
-    Not by DLPack: IREE's capsule keeps the allocation alive and not the piece of it that the view has.
+    DLPack is not used: IREE's capsule keeps only the allocation alive, not the view's part of it.
     """
     return _over(view.map(), view.shape, dtype)
 
@@ -230,7 +230,7 @@ def sent(value: torch.Tensor, device: Any) -> Any:
 
 
 def fetched(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """Return a copy of IREE's view, made by the device in memory that both can reach."""
+    """Return a copy of IREE's view, made by the device in memory that host and device share."""
     source = view.get_buffer()
     target = device.allocator.allocate_buffer(
         memory_type=int(iree.MemoryType.HOST_LOCAL | iree.MemoryType.DEVICE_VISIBLE),

@@ -1,4 +1,4 @@
-"""What the user sets of IREE: in options, `HUB_IREE_*` variables or hub.toml. Imports nothing heavy."""
+"""The user's settings of IREE: from options, `HUB_IREE_*` variables or hub.toml. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ _DRIVERS: Mapping[str, tuple[str, str]] = {
     "cuda": ("cuda", "NVIDIA's driver (libcuda)"),
     "vulkan": ("vulkan", "Vulkan's loader (libvulkan)"),
 }
-"""For each target, the library that IREE's runtime looks for, and what people call it."""
+"""For each target, the library that IREE's runtime loads, and its common name."""
 _CHIPS: Mapping[str, str] = {"cpu": "host", "cuda": "sm_80", "vulkan": ""}
 
 
 class Settings(BackendSettings):
-    """Which processor clusters are compiled for."""
+    """The processor that clusters are compiled for."""
 
     target: Annotated[Target, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)] = "cpu"
-    """Where clusters run. Tensors stay in the CPU's memory: a GPU gets copies, and copies of its results come back."""
+    """Processor that runs clusters. Tensors stay in the CPU's memory: a GPU gets copies, and its results are copied
+    back."""
     chip: Annotated[str, Field(pattern=r"^[\w.+\-]*$")] = ""
-    """Which one, in IREE's words: "host" or "znver4" for the CPU, "sm_86" for CUDA, "rdna3" for Vulkan. Empty means this
-    CPU, sm_80, or what every Vulkan device understands."""
+    """Chip, by IREE's name: "host" or "znver4" for the CPU, "sm_86" for CUDA, "rdna3" for Vulkan. Empty means this CPU,
+    sm_80, or the features that every Vulkan device has."""
 
     @property
     def missing(self) -> str:
-        """Return which driver is not here, so that nobody plans with what cannot run."""
+        """The missing driver of the target, so that no plan uses what cannot run; "" if it is installed."""
         if self.target not in _DRIVERS:
             return ""
         library, words = _DRIVERS[self.target]
@@ -38,5 +39,5 @@ class Settings(BackendSettings):
 
     @property
     def processor(self) -> str:
-        """Return the processor to compile for; "" leaves it to IREE."""
+        """Processor to compile for; "" if IREE decides."""
         return self.chip or _CHIPS[self.target]

@@ -1,8 +1,7 @@
-"""Operators whose clusters one program does not serve at every size, each with the reason. No torch here.
+"""Operators whose clusters one program cannot serve at every size, each with the reason. Imports no torch.
 
-Found by trying operators of `OPERATORS` in one program, up to four sample calls each, at sizes from 0 to 13, with
-torch-mlir 20261001 and IREE 3.13.
-Conditions on sizes that PyTorch itself sets (`hub.toolkit.open_sizes`) come on top.
+Found by testing operators of `OPERATORS` in one program, with up to four sample calls each, at sizes from 0 to 13, with
+torch-mlir 20261001 and IREE 3.13. PyTorch's own conditions on sizes (`hub.toolkit.open_sizes`) apply in addition.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def _names(names: str) -> tuple[str, ...]:
 
 
 def never(reason: str) -> Condition:
-    """No call with a symbolic size comes out right."""
+    """Require known sizes, with a reason: no call with a symbolic size is correct."""
 
     def condition(node: fx.Node) -> str | None:
         return reason if static_input(node) else None
@@ -36,7 +35,7 @@ def never(reason: str) -> Condition:
 
 
 def one_index(node: fx.Node) -> str | None:
-    """A single tensor of indices."""
+    """Require a single index tensor."""
     found = sum(index is not None for index in argument(node, "indices"))
     return f"{found} indices, which torch-mlir leaves without rule where sizes are symbols" if found > 1 else None
 
@@ -50,23 +49,23 @@ EACH: Mapping[str, Condition] = {
     **dict.fromkeys(_names("sum.default mean.default"), never("of many numbers the sum is 9 roundings off")),
     "aten._unsafe_view.default": never("torch-mlir takes sizes of the result for those of the input"),
     "aten.index.Tensor": one_index,
-    "aten.lstm.input": static_input,  # its steps are written out
+    "aten.lstm.input": static_input,  # its steps are unrolled
 }
-"""Operators of which each combination of sizes needs a program of its own, unless the condition holds."""
+"""Operators that need a program for each combination of sizes, unless the condition holds."""
 
 LEAST: Mapping[str, int] = {
-    **dict.fromkeys(_names("squeeze.default squeeze.dim squeeze.dims"), 2),  # a symbol is not squeezed, 1 is
-    **dict.fromkeys(_names("var.correction std.correction var_mean.correction"), 1),  # of nothing it is NaN, and -0 there
+    **dict.fromkeys(_names("squeeze.default squeeze.dim squeeze.dims"), 2),  # unlike 1, a symbol is not squeezed
+    **dict.fromkeys(_names("var.correction std.correction var_mean.correction"), 1),  # of no elements: NaN, -0 in IREE
 }
-"""Operators that come out right only where no size is smaller."""
+"""Smallest size for which an operator is correct."""
 
 
 def needs_each(node: fx.Node) -> str:
-    """Return why a call needs a program for each combination of sizes; "" where it does not."""
+    """Return why a call needs a program for each combination of sizes; "" if it does not."""
     condition = EACH.get(operator_name(node))
     return (condition(node) or "") if condition else ""
 
 
 def least_size(node: fx.Node) -> int:
-    """Return the least size for which a call comes out right in a program for all sizes."""
+    """Return the smallest size for which a call is correct in a program for all sizes."""
     return LEAST.get(operator_name(node), 0)

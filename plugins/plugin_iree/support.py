@@ -1,4 +1,4 @@
-"""Operators that IREE takes: those of the core's table that came out right, with what was found beside them. No torch here.
+"""The operators that IREE supports: tested rows of the core's table, with restrictions that tests showed. Imports no torch.
 
 Found by the conformance suite with torch-mlir 20261001 and IREE 3.13.
 """
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from torch import fx
 
 _TRIED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
-"""Bytes from 128 on count as negative in every other operator; nobody tried int16 and int8."""
+"""Tested dtypes. Bytes from 128 on count as negative in every other operator; int16 and int8 are untested."""
 
 _FLOAT = dtypes("float32", "float64")
 _WHOLE = dtypes("int64", "int32", "bool")
 _NARROW = dtypes("float32", "float16", "bfloat16")
-"""IREE links no library of functions for float64."""
+"""Dtypes other than float64, for which IREE links no function library."""
 
 
 def _names(names: str) -> tuple[str, ...]:
@@ -47,18 +47,18 @@ def _names(names: str) -> tuple[str, ...]:
 
 
 def grown(node: fx.Node) -> str | None:
-    """Padding adds and cuts nothing off."""
+    """Require non-negative padding."""
     return "negative padding" if any(size < 0 for size in argument(node, "pad")) else None
 
 
 def leaves_no_rest(node: fx.Node) -> str | None:
-    """A window with one place along a dim covers all of it: IREE's compiler takes the rest for a part of the window."""
+    """Require a window with one position along a dim to cover it all: IREE's compiler includes the rest in the window."""
     source, result = (elements(value)[0].shape[2:] for value in (value_of(argument(node, "self")), node.meta["val"]))
     return _rest(source, result, _repeated(node, "kernel_size", len(result)), node)
 
 
 def filter_leaves_no_rest(node: fx.Node) -> str | None:
-    """The same of a convolution."""
+    """Require the same of a convolution."""
     source, weight = (value_of(argument(node, name)).shape[2:] for name in ("input", "weight"))
     return _rest(source, node.meta["val"].shape[2:], weight, node)
 
@@ -73,7 +73,7 @@ def _rest(source: Sequence[Any], result: Sequence[Any], window: Sequence[Any], n
 
 
 def _repeated(node: fx.Node, name: str, count: int) -> Sequence[Any]:
-    """Return an attribute for each dim; without it, or with words for padding, what leaves sizes as they are."""
+    """Return an attribute for each dim; the default that keeps sizes if there is none, or if padding is a string."""
     if not any(each.name == name for each in declared_arguments(node)) or isinstance(argument(node, name), str):
         return (1 if name == "dilation" else 0,) * count
     given = elements(argument(node, name))
@@ -121,7 +121,7 @@ _TAKEN = _names(
     "upsample_nearest2d.vec pixel_shuffle.default bitwise_xor.Tensor __xor__.Tensor bitwise_and.Scalar "
     "bitwise_or.Scalar "
 )
-"""Tried with every sample call of the conformance suite. A row that the core adds is not taken before that."""
+"""Operators tested with every sample call of the conformance suite. A new row of the core needs that test first."""
 
 
 DECLINED: Mapping[str, str] = {
@@ -134,27 +134,27 @@ DECLINED: Mapping[str, str] = {
     ),
     "aten.slice_scatter.default": "torch-mlir runs out of memory over an end beyond the size",
 }
-"""Operators of the core's table that are left out, and why."""
+"""Operators of the core's table that are refused, with the reason."""
 
 FURTHER: Mapping[str, tuple[Condition, ...]] = {
     **NARROWER,
-    # IREE's compiler does not end over a tensor without dims.
+    # IREE's compiler does not terminate for a tensor without dims.
     **dict.fromkeys(
         _names("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default"), (has_dims,)
     ),
-    # erf is not legalised; of the others IREE's linker says: undefined symbol.
+    # erf is not legalised; for the others IREE's linker reports an undefined symbol.
     **dict.fromkeys(
         _names("gelu.default erf.default tanh.default log2.default asin.default acos.default mish.default"), (_NARROW,)
     ),
-    # torch-mlir squares no integers.
+    # torch-mlir cannot square integers.
     "aten.square.default": (dtypes("float32", "float64", "float16", "bfloat16"),),
-    # NaN is passed over among floats.
+    # NaN is ignored among floats.
     **dict.fromkeys(_names("max.dim min.dim argmax.default argmin.default"), (_WHOLE,)),
     # The smallest floats (denormals) count as zero.
     **dict.fromkeys(_names("logical_not.default logical_and.default logical_or.default logical_xor.default"), (_WHOLE,)),
-    # A vector on the left leaves an operator without rule.
+    # A vector on the left leaves an operator without a rule.
     "aten.matmul.default": (rank("self", 2, 9),),
-    # torch-mlir has no other calls of these.
+    # torch-mlir supports no other calls of these.
     "aten.linear.default": (rank("input", 2, 9),),
     "aten.adaptive_avg_pool2d.default": (*NARROWER["aten.adaptive_avg_pool2d.default"], rank("self", 4, 4)),
     "aten.max_pool2d.default": (_FLOAT, not_ceil, rank("self", 4, 4)),
@@ -164,25 +164,25 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
         rank("self", 4, 4),
         only_output(0),
     ),
-    # Places in int32 leave a comparison of two widths.
+    # int32 indices leave a comparison of two widths.
     "aten.index.Tensor": (dtypes("float32", "float64", "float16", "bfloat16", "int64", "bool"),),
     "aten.roll.default": (attribute("dims", bool, "some"),),
-    # torch-mlir raises no integers to powers.
+    # torch-mlir cannot raise integers to powers.
     "aten.pow.Tensor_Scalar": (_NARROW,),
-    # A negative one reads memory beside the tensor.
+    # A negative one reads memory outside the tensor.
     **dict.fromkeys(_names("pad.default constant_pad_nd.default"), (plain("pad"), grown)),
 }
-"""Conditions beside those of the core's table."""
+"""Conditions in addition to those of the core's table."""
 
 OWN: Mapping[str, tuple[Condition, ...]] = {
     "aten.lstm.input": (dtypes("float32"), one_of("train", False), unrollable_lstm),
 }
-"""Operators beside the core's table."""
+"""Operators in addition to the core's table."""
 
 
 def _conditions(name: str) -> tuple[Condition, ...]:
     found = (*ROWS[name], *FURTHER.get(name, ()))
-    if name in _ALONG:  # torch-mlir leaves operators without rule, or ends IREE's compiler
+    if name in _ALONG:  # torch-mlir leaves operators without a rule, or crashes IREE's compiler
         return (*found, has_dims)
     if name in _WINDOWS:
         return (*found, leaves_no_rest)

@@ -28,13 +28,13 @@ from .support import OPERATORS
 
 
 class OnnxRuntime(Backend):
-    """Compiles clusters into ONNX Runtime sessions on the CPU."""
+    """The backend that compiles clusters into ONNX Runtime sessions on the CPU."""
 
     def probe(self) -> Support:
         """Compile and run one addition."""
         value = torch.tensor([1.0, 2.0])
         try:
-            result: Any  # torch leaves open what its lists hold
+            result: Any  # torch's stub does not type the elements of lists
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
         except HubError as error:
             return refused(str(error))
@@ -45,7 +45,7 @@ class OnnxRuntime(Backend):
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Lower to ONNX and opens a session, whose optimiser does the rest; `effort` changes nothing."""
+        """Lower to ONNX and open a session, whose optimiser does the rest; `effort` has no effect."""
         try:
             return build(partial(lower, cluster), cluster, settings)
         except HubError as error:
@@ -53,7 +53,7 @@ class OnnxRuntime(Backend):
             raise
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Open a session on saved files; nothing is lowered again."""
+        """Open a session on saved files, without lowering again."""
         return restore(folder, cluster, settings)
 
 
@@ -63,7 +63,7 @@ def create() -> OnnxRuntime:
 
 
 def _doubling() -> Cluster:
-    """x + x over two elements."""
+    """Return the cluster of x + x over two elements."""
     graph = fx.Graph()
     value = graph.placeholder("x")
     total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))

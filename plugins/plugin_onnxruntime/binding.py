@@ -1,4 +1,4 @@
-"""Writes and compile the Python function that runs one call: straight-line code without a decision left in it."""
+"""Writes and compiles the Python function that runs one call: straight-line code with no decisions left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .sizes import shape_text, sources
 ort = onnxruntime.capi.onnxruntime_pybind11_state
 _CPU = ort.OrtDevice(ort.OrtDevice.cpu(), ort.OrtDevice.default_memory(), 0)
 _SPARE = torch.empty(16)
-"""Its address stands in for that of empty tensors, which have none and which ORT would refuse."""
+"""A buffer whose address stands in for the missing address of empty tensors, which ORT would refuse."""
 
 
 def run_source(inputs: Sequence[Spec], outputs: Sequence[TensorSpec], edges: Edges) -> str:
@@ -63,7 +63,7 @@ def run_source(inputs: Sequence[Spec], outputs: Sequence[TensorSpec], edges: Edg
 
 
 def _prepare(position: int, spec: Spec, order: Sequence[int]) -> list[str]:
-    """Lines that make a{position} a contiguous tensor of the right dtype, in memory order."""
+    """Return lines that make a{position} a contiguous tensor of the right dtype, in memory order."""
     value = f"i{position}"
     if isinstance(spec, ScalarSpec):
         return [f"a{position} = number({value}, dtype_i{position})"]
@@ -78,7 +78,7 @@ def _prepare(position: int, spec: Spec, order: Sequence[int]) -> list[str]:
 
 
 def _allocate(position: int, spec: TensorSpec, name: str, shape: str | None, order: Sequence[int]) -> list[str]:
-    """Lines that bind output `position`: into a new tensor where its sizes are known, else to be allocated by ORT."""
+    """Return lines that bind output `position` to a new tensor if its sizes are known; otherwise ORT allocates it."""
     if shape is None:
         return [f"b.bind_output({name!r}, cpu)"]
     lines: list[str] = []
@@ -100,8 +100,8 @@ def _element(spec: Spec) -> int:
 
 
 def compiled(source: str, session: Any, cluster: Cluster) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return the function that `run_source` describes, for one session."""
-    # The low-level session: the public wrapper's binding costs more than the binding itself, and hides the pointer form.
+    """Return the function of `run_source` for one session."""
+    # The low-level session: the public wrapper costs more than the binding itself, and hides the form that takes pointers.
     inner = session._sess
     names: dict[str, Any] = {
         "b_new": lambda: ort.SessionIOBinding(inner),
@@ -126,12 +126,12 @@ def compiled(source: str, session: Any, cluster: Cluster) -> Callable[..., tuple
 
 @lru_cache(maxsize=4096)
 def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
-    """A number as a 0-d tensor; sizes repeat, so they are kept."""
+    """Return a number as a 0-d tensor; cached, because sizes repeat."""
     return torch.tensor(value, dtype=dtype)
 
 
 def _taken(found: Sequence[Any], position: int, dtype: torch.dtype) -> torch.Tensor:
-    """An output that ORT allocated, since its size depends on data; DLPack from ORT knows booleans only as bytes."""
+    """Return an output that ORT allocated because its size depends on data. DLPack from ORT has booleans only as bytes."""
     tensor = torch.from_dlpack(found[position].to_dlpack())
     return tensor.view(torch.bool) if dtype is torch.bool else tensor
 

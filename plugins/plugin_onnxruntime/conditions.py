@@ -1,4 +1,4 @@
-"""Conditions on single nodes under which ONNX Runtime takes an operator. Imports neither torch nor onnx."""
+"""Conditions on single nodes under which ONNX Runtime supports an operator. Imports neither torch nor onnx."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def floating_input(node: fx.Node) -> str | None:
-    """The first tensor is in floating point: ORT has no such kernel for integers."""
+    """Require a floating-point first tensor: ORT has no such kernel for integers."""
     dtype = value_of(node.args[0]).dtype
     return None if dtype.is_floating_point else f"of {dtype_name(dtype)}, only floating point here"
 
 
 def real_division(node: fx.Node) -> str | None:
-    """Integers are divided by positive constants only: ORT kills the process on an integer division by zero."""
+    """Require a positive constant as divisor of integers: ORT kills the process on an integer division by zero."""
     value = node.meta["val"]
     if value.dtype.is_floating_point:
         return None
@@ -36,25 +36,25 @@ def real_division(node: fx.Node) -> str | None:
 
 
 def exact_power(node: fx.Node) -> str | None:
-    """Integers are raised to 1, 2 or 3 only, by multiplication: ORT computes other powers in double."""
+    """Require exponent 1, 2 or 3 for integers, which multiplication computes: ORT computes other powers in double."""
     exponent = argument(node, "exponent")
     is_float = node.meta["val"].dtype.is_floating_point
     return None if is_float or exponent in (1, 2, 3) else f"integers to the power {exponent}, 1 to 3 here"
 
 
 def leading_indices(node: fx.Node) -> str | None:
-    """Indices are given for the leading dims, without gaps."""
+    """Require indices for the leading dims, without gaps."""
     return "a dim without index before one with" if any(index is None for index in argument(node, "indices")) else None
 
 
 def known_factors(node: fx.Node) -> str | None:
-    """Factors, where any are given, are numbers known while compiling."""
+    """Require scale factors, if given, to be numbers known at compile time."""
     names = [declared.name for declared in declared_arguments(node)]
     return plain(*(name for name in names if name.startswith("scale")))(node)
 
 
 def short_end(node: fx.Node) -> str | None:
-    """A transposed convolution's end is longer by less than the stride, or by less than what padding cuts off it."""
+    """Require a transposed convolution's output padding to be less than its stride, or no more than its padding."""
     if "transposed" in {declared.name for declared in declared_arguments(node)} and not argument(node, "transposed"):
         return None
     lengths = (elements(argument(node, name)) for name in ("output_padding", "stride", "padding"))
@@ -66,7 +66,7 @@ def short_end(node: fx.Node) -> str | None:
 
 
 def weights_only(node: fx.Node) -> str | None:
-    """A recurrent layer has its ordinary weights: no projections, no dropout, a batch dim."""
+    """Require a recurrent layer with ordinary weights of known size: no projections, no dropout, a batch dim."""
     each = 4 if argument(node, "has_biases") else 2
     expected = argument(node, "num_layers") * each * (2 if argument(node, "bidirectional") else 1)
     found = len(argument(node, "params"))
@@ -79,7 +79,7 @@ def weights_only(node: fx.Node) -> str | None:
 
 
 def group_matches(node: fx.Node) -> str | None:
-    """Attention has equally many dims in its parts, and a known width; grouped heads are known and divide."""
+    """Require attention over equally many dims with a known head size; grouped heads must be known and divide."""
     query, key = (value_of(argument(node, name)).shape for name in ("query", "key"))
     if len(query) != len(key):
         return f"query of {len(query)} dims with key of {len(key)}"
@@ -89,12 +89,12 @@ def group_matches(node: fx.Node) -> str | None:
 
 
 def gives_numbers(node: fx.Node) -> str | None:
-    """The result is no boolean: ORT adds and multiplies numbers only."""
+    """Require a result that is not boolean: ORT adds and multiplies only numbers."""
     return "a boolean result, only numbers here" if dtype_name(node.meta["val"].dtype) == "bool" else None
 
 
 def scannable(node: fx.Node) -> str | None:
-    """The tensor has dims, all static and none empty: ORT kills the process on a Scan over no elements."""
+    """Require static, non-empty dims, at least one: ORT kills the process on a Scan over no elements."""
     shape = value_of(node.args[0]).shape
     if any(map(is_symbolic, shape)):
         return f"symbolic dims {list(shape)}, of which one may be empty"
@@ -102,13 +102,13 @@ def scannable(node: fx.Node) -> str | None:
 
 
 def pads_outwards(node: fx.Node) -> str | None:
-    """Padding by elements of the tensor adds, and never cuts: ORT fails where nothing is left to take them from."""
+    """Require non-negative padding by elements of the tensor: ORT fails if none are left to copy."""
     is_cut = any(isinstance(amount, int) and amount < 0 for amount in argument(node, "padding"))
     return "negative padding" if is_cut else None
 
 
 def negative_pad_is_constant(node: fx.Node) -> str | None:
-    """Padding by edge elements adds, and never cuts."""
+    """Require non-negative padding in all modes but "constant"."""
     mode = argument(node, "mode")
     amounts = argument(node, "pad")
     if mode != "constant" and any(isinstance(amount, int) and amount < 0 for amount in amounts):
@@ -120,7 +120,7 @@ usual_norm = one_of("ord", 1, 2, float("inf"))
 
 
 def several_normalised(node: fx.Node) -> str | None:
-    """More than one element is normalised: ORT 1.23 refuses a single one."""
+    """Require more than one normalised element: ORT 1.23 refuses a single one."""
     sizes = value_of(argument(node, "input")).shape[-len(argument(node, "normalized_shape")) :]
     is_single = all(not is_symbolic(size) and size == 1 for size in sizes)
     return "normalises a single element" if is_single else None

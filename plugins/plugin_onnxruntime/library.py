@@ -1,7 +1,7 @@
-"""ONNX Runtime, imported so that it collects nothing.
+"""ONNX Runtime, imported with its telemetry disabled.
 
-Version 1.31 opens a database of its telemetry in the user's cache folder, beside a number of the device, and runs a thread
-for it. It asks for the variable when it is imported; what the user has set stays.
+Version 1.31 opens a telemetry database in the user's cache folder, next to a device identifier, and runs a thread for it.
+It reads the variable when it is imported; a value that the user has set is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ONNX Runtime by itself, for `hub bench`: the library's own best way from a PyTorch module, with no hub code in it."""
+"""ONNX Runtime by itself, for `hub bench`: the library's own best path from a PyTorch module, without hub code."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .library import onnxruntime
 
 
 def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], list[torch.Tensor]]:
-    """Export `module`, open a session with default options but for the threads, and return a callable that runs it once.
+    """Export `module`, open a session with default options except for threads, and return a callable that runs it once.
 
-    Inputs and outputs are bound in place. Raises what the exporter or ONNX Runtime raise.
+    Inputs and outputs are bound in place. Exceptions of the exporter and of ONNX Runtime propagate.
     """
     with torch.no_grad():
         expected = _tensors(module(*inputs))
-        exporter: Any = torch.onnx  # whose annotations leave types open
+        exporter: Any = torch.onnx  # its annotations leave types open
         exported = exporter.export(module.eval(), tuple(inputs), dynamo=True, optimize=True, verbose=False)
     assert exported is not None
     model = io.BytesIO()
@@ -52,5 +52,5 @@ def _numpy_type(value: torch.Tensor) -> Any:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    """The tensors of nested outputs, in order."""
+    """Return the tensors of nested outputs, in order."""
     return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]

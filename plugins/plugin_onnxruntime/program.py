@@ -1,4 +1,4 @@
-"""A cluster's compiled form before ORT sees it: an ONNX model, its large constants, and how values cross its edge."""
+"""A cluster's compiled form before ORT loads it: an ONNX model, its large constants, and how values enter and leave it."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.bin"
 EDGES_FILE = "edges.json"
 _PAGE = 4096
-"""Constants start at page borders in the file, so that ORT can map each one."""
+"""Bytes. Constants start at page boundaries in the file, so that ORT can map each one."""
 
 Order = tuple[int, ...]
-"""Dims of a tensor as they lie in memory; empty where that is their own order."""
+"""Dims of a tensor in memory order; empty if that is their own order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """How a cluster's inputs and outputs cross into the model, one entry each, in the cluster's order."""
+    """How a cluster's inputs enter the model and its outputs leave it, one entry each, in the cluster's order."""
 
     inputs: tuple[str, ...]
     """ONNX names; "" for inputs that the model does not read."""
     outputs: tuple[str, ...]
     input_orders: tuple[Order, ...]
-    """A permuted input enters as it lies in memory, and the model transposes it."""
+    """Memory orders of inputs. A permuted input enters in memory order, and the model transposes it."""
     output_orders: tuple[Order, ...]
-    """A permuted output leaves as it is to lie in memory, and is viewed back."""
+    """Memory orders of outputs. A permuted output leaves in memory order, and is viewed back."""
 
     def to_json(self) -> str:
-        """Return the JSON form."""
+        """Return the edges as JSON."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_json(cls, text: str) -> Edges:
-        """Read the JSON form. Raises ValueError or KeyError where it is none."""
+        """Read the edges from JSON. Raise ValueError or KeyError if the text is invalid."""
         found = json.loads(text)
 
         def orders(name: str) -> tuple[Order, ...]:
@@ -53,11 +53,11 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """An ONNX model whose large constants are named in it, and kept outside."""
+    """An ONNX model whose large constants are named in it but stored outside it."""
 
     model: onnx.ModelProto
     weights: Mapping[str, torch.Tensor]
-    """Contiguous CPU tensors, by initializer name; the model points into `weights.bin`, which need not exist."""
+    """Contiguous CPU tensors, by initializer name; the model refers to `weights.bin`, which need not exist."""
     edges: Edges
 
     def save(self, folder: Path) -> None:
@@ -72,7 +72,7 @@ class Program:
 
 
 def outside(model: onnx.ModelProto, weights: Mapping[str, torch.Tensor], elements: Mapping[torch.dtype, int]) -> None:
-    """Add initializers to a model, in place, that point to where `Program.save` puts each constant."""
+    """Add initializers to a model, in place, that refer to the positions at which `Program.save` writes the constants."""
     offset = 0
     for name, tensor in weights.items():
         offset = _aligned(offset)

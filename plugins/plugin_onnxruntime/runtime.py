@@ -1,4 +1,4 @@
-"""Runs a program in an ONNX Runtime session: generated binding code, zero-copy both ways, safe from any thread."""
+"""Runs a program in an ONNX Runtime session: generated binding code, zero-copy inputs and outputs, thread-safe."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from .program import EDGES_FILE, MODEL_FILE, NAME, Edges, Program
 
 _ERRORS_ONLY = 3
 _NAN_BLIND = ("aten.max_pool",)
-"""Operators whose kernels lose NaN. A second pooling, for NaN, would double their price, so inputs are looked at."""
+"""Operators whose kernels lose NaN. A second pooling for NaN would double their cost, so inputs are checked instead."""
 
 _INFINITY_BLIND = ("aten.gru.", "aten.lstm.")
-"""Operators whose kernels clip their sums, and so lose infinities too."""
+"""Operators whose kernels clip their sums, and therefore lose infinities, too."""
 
 
 def has_nan(value: torch.Tensor) -> bool:
-    """Return whether NaN is among the elements. The sum tells, on this thread alone, unless infinities cancel in it."""
-    if value.dtype is torch.bfloat16:  # which NumPy does not know
+    """Return whether any element is NaN. The sum, computed on this thread alone, decides unless infinities cancel in it."""
+    if value.dtype is torch.bfloat16:  # NumPy has no bfloat16
         return bool(value.isnan().any())
     with np.errstate(all="ignore"):
         total = value.detach().resolve_neg().numpy().sum()
@@ -47,7 +47,7 @@ def has_nan(value: torch.Tensor) -> bool:
 
 
 def is_infinite(value: torch.Tensor) -> bool:
-    """Return whether an infinity or NaN is among the elements, told by the sum as in `has_nan`."""
+    """Return whether any element is infinite or NaN, by the sum as in `has_nan`."""
     if value.dtype is torch.bfloat16:
         return not bool(value.isfinite().all())
     with np.errstate(all="ignore"):
@@ -56,7 +56,7 @@ def is_infinite(value: torch.Tensor) -> bool:
 
 
 Again = Callable[[], Program]
-"""Lowers the cluster once more: holding on to a program would keep a second copy of every transposed weight."""
+"""Function that lowers the cluster again: a kept program would hold a second copy of every transposed weight."""
 
 
 class OnnxExecutable(Executable):
@@ -66,7 +66,7 @@ class OnnxExecutable(Executable):
         self._session = session
         self._cluster = cluster
         self._origin = origin
-        """Where the model comes from: lowering, or the folder it was loaded from."""
+        """Source of the model: lowering, or the folder it was loaded from."""
         self.source = run_source(cluster.inputs, cluster.outputs, edges)
         self._run = compiled(self.source, session, cluster)
         names = tuple(map(operator_name, cluster.nodes))
@@ -76,9 +76,10 @@ class OnnxExecutable(Executable):
         self._watched = tuple(at for at, spec in specs if isinstance(spec, TensorSpec) and spec.dtype.is_floating_point)
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call; new contiguous tensors, or permuted ones where the cluster's specs say so.
+        """Run one call. Return new contiguous tensors, or permuted ones if the cluster's specs require it.
 
-        Raises InputRefused where an input holds NaN that max pooling would lose, or infinities that recurrent layers would.
+        Raise InputRefused if an input holds NaN that max pooling would lose, or infinities that recurrent layers would
+        lose.
         """
         for position in self._watched:
             if self._is_clipped and is_infinite(inputs[position]):
@@ -105,7 +106,7 @@ class OnnxExecutable(Executable):
     def dump(self, folder: Path) -> None:
         """Write the model as text, the binding code, the session's options, and the model after ORT's optimisations.
 
-        The optimised model comes from a second session; of a loaded executable it is left out.
+        The optimised model comes from a second session; for a loaded executable it is omitted.
         """
         (folder / "run.py").write_text(self.source)
         (folder / "session.txt").write_text(self._options())
@@ -137,14 +138,14 @@ _SHOWN = (
 
 
 def build(again: Again, cluster: Cluster, settings: CompileSettings) -> OnnxExecutable:
-    """Lower a cluster and open a session on it. Raises CompileError."""
+    """Lower a cluster and open a session on it. Raise CompileError if either fails."""
     program = again()
     session = _opened_on(program, session_options(settings), cluster)
     return OnnxExecutable(session, cluster, program.edges, again)
 
 
 def restore(folder: Path, cluster: Cluster, settings: CompileSettings) -> OnnxExecutable:
-    """Open a session on saved files; ORT maps the constants. Raises CompileError."""
+    """Open a session on saved files, whose constants ORT maps. Raise CompileError if that fails."""
     try:
         edges = Edges.from_json((folder / EDGES_FILE).read_text())
     except (OSError, ValueError, KeyError) as error:
@@ -153,10 +154,10 @@ def restore(folder: Path, cluster: Cluster, settings: CompileSettings) -> OnnxEx
 
 
 def session_options(settings: CompileSettings) -> Any:
-    """Options of every session: one pool of the hub's size, which spins between calls only where the hub allows it.
+    """Return the options of every session. Its one pool, of the hub's size, busy-waits between calls if the hub allows it.
 
-    Within a call it always may: not to costs a tenth of a chain of products, and takes no cores from others
-    (`benchmarks/spinning.py`).
+    Within a call it may always busy-wait: without that a chain of products takes a tenth longer, and it takes no cores from
+    other threads (`benchmarks/spinning.py`).
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.threads
@@ -170,7 +171,7 @@ def session_options(settings: CompileSettings) -> Any:
 
 
 def _opened_on(program: Program, options: Any, cluster: Cluster) -> Any:
-    """Open a session on a program in memory. ORT copies the constants (1.23 to 1.31 do), so ours need not outlive this."""
+    """Open a session on a program in memory. ORT (1.23 to 1.31) copies the constants, so ours may be freed afterwards."""
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(tensor)) for tensor in program.weights.values()]
     options.add_external_initializers(list(program.weights), values)
     return _opened(program.model.SerializeToString(), options, cluster)
@@ -188,7 +189,7 @@ def _opened(model: bytes | str, options: Any, cluster: Cluster) -> Any:
 
 
 def _inexact(cluster: Cluster) -> list[str] | None:
-    """Name of the optimisations that give float64 float32 attributes or no kernel, where the cluster has any float64."""
+    """Return the optimisations that give float64 float32 attributes or no kernel, if the cluster has float64; else None."""
     has_double = any(tensor.dtype == torch.float64 for node in cluster.nodes for tensor in tensors_of(node))
     return ["MatMulScaleFusion", "LayerNormFusion", "SimplifiedLayerNormFusion", "QuickGeluFusion"] if has_double else None
 

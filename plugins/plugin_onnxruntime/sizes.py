@@ -27,7 +27,7 @@ def sources(inputs: Sequence[Spec]) -> dict[Any, str]:
 
 
 def size_text(size: Any, known: Mapping[Any, str]) -> str | None:
-    """Return the Python text of a size; None where it depends on data, or on a symbol that no input shows."""
+    """Return the Python text of a size; None if it depends on data, or on a symbol that no input shows."""
     if isinstance(size, int):
         return str(int(size))
     wanted = expression(size)
@@ -44,7 +44,7 @@ def size_text(size: Any, known: Mapping[Any, str]) -> str | None:
 
 
 def shape_text(spec: TensorSpec, known: Mapping[Any, str]) -> str | None:
-    """Return the Python text of a tensor's sizes as a tuple; None where one of them is unknown before the call."""
+    """Return the Python text of a tensor's sizes as a tuple; None if one of them is unknown before the call."""
     sizes: list[str] = []
     for size in spec.shape:
         text = size_text(size, known)

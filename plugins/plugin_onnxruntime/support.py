@@ -1,7 +1,7 @@
-"""Operators that ONNX Runtime takes, one row each with its conditions. Imports neither torch nor onnx.
+"""The operators that ONNX Runtime supports, one row each with its conditions. Imports neither torch nor onnx.
 
-The dtypes are those for which ORT 1.23 to 1.31 has CPU kernels; float16 has few, so it is only moved and
-cast, and bfloat16 none.
+The dtypes are those for which ORT 1.23 to 1.31 has CPU kernels. It has few for float16, which is therefore only moved and
+cast, and none for bfloat16.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from .conditions import (
 
 FLOAT32 = dtypes("float32")
 FLOAT32_MASKED = dtypes("float32", "bool", "int64", "int32")
-"""Computes in float32; other dtypes are cast on the way in, or come out of it."""
+"""Dtypes of operators that compute in float32; other dtypes are cast before or after."""
 FLOAT32_GATED = dtypes("float32", "bool")
 FLOAT = dtypes("float32", "float64")
 FLOAT_MASKED = dtypes("float32", "float64", "bool")
 FLOAT_PLACED = dtypes("float32", "float64", "int64")
-"""Reads floats, gives places."""
+"""Dtypes of operators that read floats and return positions."""
 FLOAT_INDEXED = dtypes("float32", "float64", "int64", "int32")
 FLOAT32_INDEXED = dtypes("float32", "int64", "int32")
 NUMBER = dtypes("float32", "float64", "int64", "int32", "bool")
@@ -74,8 +74,8 @@ def _both(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]
 _CONVOLUTION = (FLOAT32, static("weight"), same_rank("input", "weight"), plain("stride", "dilation"))
 
 OPERATORS = OperatorTable(
-    # CumSum, CumProd and others divide by a size of 0, which ends the process with SIGFPE (ORT 1.31); MatMul over nothing
-    # gives what lies in memory.
+    # CumSum, CumProd and others divide by a size of 0, which kills the process with SIGFPE (ORT 1.31); MatMul over no
+    # elements returns uninitialised memory.
     everywhere=(on_cpu, not_empty),
     rows={
         # pointwise: one input
@@ -183,7 +183,7 @@ OPERATORS = OperatorTable(
         **_rows("channel_shuffle.default", ANY),
         # reductions, scans, order
         **_rows("sum.default sum.dim_IntList cumsum.default", NUMBER, gives_numbers),
-        **_rows("prod.default prod.dim_int", FLOAT),  # of integers in float64, without wrapping around
+        **_rows("prod.default prod.dim_int", FLOAT),  # integers are multiplied in float64, without wrapping around
         **_rows("cumprod.default", NUMBER, scannable, gives_numbers),
         **_rows("mean.default mean.dim logsumexp.default", FLOAT),
         **_rows(
@@ -196,7 +196,7 @@ OPERATORS = OperatorTable(
         **_rows("max.dim min.dim argmax.default argmin.default", FLOAT_INDEXED, has_dims),
         **_rows("any.default any.dim any.dims all.default all.dim all.dims count_nonzero.default", NUMBER),
         **_rows("sort.stable argsort.stable", FLOAT32_INDEXED, has_dims),
-        **_rows("topk.default", FLOAT32_INDEXED, has_dims, one_of("sorted", True)),  # values alone: see `ties.py`
+        **_rows("topk.default", FLOAT32_INDEXED, has_dims, one_of("sorted", True)),  # only the values: see `ties.py`
         **_rows("sort.default", FLOAT32_INDEXED, has_dims),
         **_rows("softmax.int _softmax.default _safe_softmax.default", FLOAT_INDEXED, has_dims),
         **_rows("log_softmax.int _log_softmax.default", FLOAT32, has_dims),  # in float64 it loses NaN
@@ -235,7 +235,7 @@ OPERATORS = OperatorTable(
             FLOAT_INDEXED,
             has_dims,
             attribute("include_self", bool, "only True"),
-            one_of("reduce", "sum", "prod"),  # its extremes lose NaN
+            one_of("reduce", "sum", "prod"),  # max and min lose NaN
         ),
         **_rows("slice_scatter.default", NUMBER, static_input, plain("start", "end", "step")),
         **_rows("select_scatter.default", NUMBER, static_input, plain("index")),

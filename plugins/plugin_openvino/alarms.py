@@ -1,8 +1,8 @@
-"""What the model itself finds out of a call: that OpenVINO, which computes int64 as int32, cannot give eager's numbers.
+"""Detection, by the model, of calls for which OpenVINO, with int32 for int64, cannot return eager's numbers.
 
-Elements that are beyond int32 are marked, and 0 stands in for them. Their marks follow them through sums and extremes, and
-end where a `where` leaves them out: T5 takes logarithms of distances, 0 among them, and selects others there. Marks that
-reach anything else, or leave the cluster, raise the alarm.
+Elements beyond int32 are marked and replaced by 0. Their marks propagate through sums and extremes, and end where a `where`
+does not select them: T5 takes logarithms of distances, some of them 0, and selects other values there. Marks that reach any
+other operator, or leave the cluster, raise the alarm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOLLOWED = frozenset(
         *("clamp.default", "clamp_min.default", "clamp_max.default"),
     )
 )
-"""Operators whose result is marked in the elements in which one of their arguments is."""
+"""Operators whose result is marked in each element in which an argument is marked."""
 
 
 _SHAPES_ONLY = frozenset(f"aten.{name}_like.default" for name in ("full", "zeros", "ones", "empty"))
@@ -34,25 +34,25 @@ _SHAPES_ONLY = frozenset(f"aten.{name}_like.default" for name in ("full", "zeros
 
 
 class Alarms:
-    """The alarms of one model, as far as it is built."""
+    """The alarms of one model, as built so far."""
 
     def __init__(self) -> None:
         self._conditions: list[Output] = []
         self._marks: dict[fx.Node, Output] = {}
 
     def raise_where(self, condition: Output) -> None:
-        """Make a call run eagerly in which any element of the condition, a value of bools, is true."""
+        """Make a call run eagerly if any element of the condition, a boolean value, is true."""
         rank = condition.get_partial_shape().rank.get_length()
         self._conditions.append(
             output(ops.reduce_logical_or(condition, indices(range(rank)), False)) if rank else condition
         )
 
     def mark(self, node: fx.Node, elements: Output) -> None:
-        """Note elements of a node's result, as a value of bools, for which 0 stands in."""
+        """Mark elements of a node's result that 0 replaces, by a boolean value."""
         self._marks[node] = elements
 
     def follow(self, node: fx.Node, condition: Callable[[], Output]) -> None:
-        """Follow the marks of a node's arguments into its result, or raise the alarm. `condition` gives a `where`'s own."""
+        """Propagate the marks of a node's arguments to its result, or raise the alarm. `condition` is a `where`'s own."""
         found = {source: self._marks[source] for source in node.all_input_nodes if source in self._marks}
         name = operator_name(node)
         if not found or name in _SHAPES_ONLY:
@@ -67,13 +67,13 @@ class Alarms:
             self.close(found)
 
     def close(self, nodes: Iterable[fx.Node]) -> None:
-        """Raise the alarm where elements of these nodes' results are marked."""
+        """Raise the alarm if elements of these nodes' results are marked."""
         for node in nodes:
             if node in self._marks:
                 self.raise_where(self._marks[node])
 
     def whole(self) -> Output | None:
-        """Return one bool that is true where the call must run eagerly; None where none can have to."""
+        """Return one bool that is true if the call must run eagerly; None if no call has to."""
         if not self._conditions:
             return None
         return reduce(lambda left, right: output(ops.logical_or(left, right)), self._conditions)

@@ -1,4 +1,4 @@
-"""The backend: decides from its table, compiles through OpenVINO's CPU plugin, loads what it saved."""
+"""The backend: selects nodes by its table, compiles through OpenVINO's CPU plugin, and loads saved models."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from hub.plugin import Cluster
 
 BF16_ERROR = 1e-2
-"""Largest max|error| / max|reference| expected of bf16. A 2-core Xeon with AMX gave 3e-3 on BERT and Llama (November 2026);
-this leaves a factor of 3."""
+"""Largest expected max|error| / max|reference| of bf16. A 2-core Xeon with AMX measured 3e-3 on BERT and Llama (November
+2026); this leaves a factor of 3."""
 
 
 def create() -> OpenVINOBackend:
-    """Return the backend; called once a process."""
+    """Return the backend; called once per process."""
     return OpenVINOBackend()
 
 
@@ -58,7 +58,7 @@ class OpenVINOBackend(Backend):
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
-        """Lower and compile a cluster. Raises CompileError with OpenVINO's reason."""
+        """Lower and compile a cluster. Raise CompileError with OpenVINO's reason."""
         try:
             lowered = lower(cluster)
             compiled = self._core.compile_model(lowered.model, "CPU", self.properties(settings))
@@ -69,12 +69,12 @@ class OpenVINOBackend(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
-        """Restore a compiled model with its weights from what `save` wrote, mapped: half the time of reading the file."""
+        """Restore a compiled model and its weights from the files of `save`, memory-mapped: half the time of a read."""
         try:
             meta = json.loads((folder / META).read_text())
-            # Copy on write, because OpenVINO takes writable memory only; the file itself stays as it is.
+            # Copy on write, because OpenVINO accepts only writable memory; the file itself is unchanged.
             blob = ov.Tensor(np.memmap(folder / BLOB, np.uint8, "c"), shared_memory=True)
-            loading: Any = self._core  # the stub leaves open what a model may be read from
+            loading: Any = self._core  # the stub does not type the sources of a model
             compiled = loading.import_model(blob, "CPU", self.properties(settings))
             return OpenVINOExecutable(compiled, cluster, meta["fed"], has_alarm=meta["has_alarm"], memory=blob)
         except Exception as error:
@@ -83,9 +83,9 @@ class OpenVINOBackend(Backend):
     def properties(self, settings: CompileSettings) -> dict[str, Any]:
         """Return OpenVINO's own options for the hub's settings.
 
-        float32 throughout unless the user grants more error than bf16 brings, and the CPU has it. Dynamic quantisation
-        and compressed KV caches stay off, because they change numbers. Pinning ties threads to cores, which suits a
-        backend that runs alone and harms one that shares them. OpenVINO's pool (TBB) has no switch for spinning.
+        Computes in float32 unless the user accepts more error than bf16 has and the CPU supports it. Dynamic quantisation
+        and compressed KV caches stay off, because they change numbers. Pinning binds threads to cores, which helps a
+        backend that runs alone and harms one that shares the cores. OpenVINO's pool (TBB) has no option for busy-waiting.
         """
         is_bf16 = settings.accuracy is not None and settings.accuracy >= BF16_ERROR and self._has_bf16()
         return {

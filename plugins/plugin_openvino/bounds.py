@@ -1,4 +1,4 @@
-"""How large the integers of a node can be, as far as its graph says: OpenVINO computes some through float32."""
+"""Bounds on the integers of a node, as far as its graph shows them: OpenVINO computes some integers through float32."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import fx
 from hub.plugin import argument, operator_name, value_of
 
 EXACT_IN_FLOAT32 = 2**24
-"""Integers up to here have a float32 of their own."""
+"""Largest integer up to which float32 represents every integer."""
 INT32 = 2**31
 _SIZE = 2**20
-"""Bound of a size known only at run time, where positions along it are made: they fill memory, so few are larger."""
+"""Bound of a size known only at run time, for positions along it: they fill memory, so few sizes are larger."""
 
 _MOVES = frozenset(
     f"aten.{name}"
@@ -48,12 +48,12 @@ _SUMS = frozenset(f"aten.{name}.{form}" for name in ("add", "sub", "rsub") for f
 
 
 def largest(value: Any) -> float:
-    """Return a bound of the absolute values of an argument; int32's where nothing is known."""
+    """Return a bound of the absolute values of an argument; int32's if nothing is known."""
     if not isinstance(value, fx.Node):
         return abs(value) if isinstance(value, (int, float)) else INT32
     found = value_of(value)
     if not hasattr(found, "dtype"):
-        return INT32  # a size, or a number that the user gives
+        return INT32  # a size, or a number that the user passes
     if str(found.dtype) == "torch.bool":
         return 1
     name = operator_name(value)

@@ -1,4 +1,4 @@
-"""One ATen call as a rule sees it: arguments by name, as OpenVINO values of the wanted type."""
+"""One ATen call in the form that rules use: arguments by name, as OpenVINO values of the requested type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Call:
 
     @property
     def result(self) -> Any:
-        """The fake tensor that the call gives; the first one, where it gives several."""
+        """The fake tensor of the result; the first one if there are several."""
         return elements(self.node.meta["val"])[0]
 
     @property
@@ -33,7 +33,7 @@ class Call:
         return self.result.dtype
 
     def raw(self, name: str) -> Any:
-        """Return an argument as it stands in the graph: node, number, list, or None."""
+        """Return an argument as it is in the graph: node, number, list, or None."""
         return argument(self.node, name)
 
     def fake(self, name: str) -> Any:
@@ -41,21 +41,21 @@ class Call:
         return value_of(self.raw(name))
 
     def dim(self, name: str, *, rank: int | None = None) -> int:
-        """Return an argument that numbers a dim of `self`, counted from the front."""
+        """Return an argument that is a dim of `self`, counted from the front."""
         return int(self.raw(name)) % max(1, self.fake("self").dim() if rank is None else rank)
 
     def dims(self, name: str) -> list[int]:
-        """Return an argument that numbers dims of `self`, counted from the front; all dims where it is None or empty."""
+        """Return an argument that lists dims of `self`, counted from the front; all dims if it is None or empty."""
         rank, given = self.fake("self").dim(), self.raw(name)
         dims = () if given is None else elements(given)
         return [int(dim) % max(1, rank) for dim in dims] if dims else list(range(rank))
 
     def raise_alarm_where(self, condition: Any) -> None:
-        """Make a call run eagerly in which any element of the condition, a value of bools, is true."""
+        """Make a call run eagerly if any element of the condition, a boolean value, is true."""
         self._alarms.raise_where(output(condition))
 
     def mark(self, places: Any) -> None:
-        """Note elements of the result, as a value of bools, for which 0 stands in because OpenVINO cannot hold them."""
+        """Mark elements of the result, by a boolean value, that 0 replaces because OpenVINO cannot represent them."""
         self._alarms.mark(self.node, output(places))
 
     def value(self, raw: Any, dtype: torch.dtype | None = None) -> Output:
@@ -71,11 +71,11 @@ class Call:
         return self.value(self.raw(name), dtype)
 
     def optional(self, name: str, dtype: torch.dtype | None = None) -> Output | None:
-        """Return an argument as an OpenVINO value, or None where it is not given."""
+        """Return an argument as an OpenVINO value, or None if it is not given."""
         return None if self.raw(name) is None else self.tensor(name, dtype)
 
     def vector(self, raw: Sequence[Any]) -> Output:
-        """Return a list of ints, some of which may be nodes, as one vector of int64."""
+        """Return a list of ints, some of which may be nodes, as one int64 vector."""
         if not any(isinstance(item, fx.Node) for item in raw):
             return indices(raw)
         parts = [self._element(item) for item in raw]
@@ -87,9 +87,9 @@ class Call:
         return output(ops.reshape(self.value(item, torch.int64), indices([1]), False))
 
     def reshaped(self, value: Output, sizes: Sequence[Any]) -> Output:
-        """Return the value in the shape of the result; `sizes` as written in the graph, for those unknown until run time.
+        """Return the value in the shape of the result; `sizes` are those in the graph, for sizes unknown until run time.
 
-        One unknown size becomes -1, so that OpenVINO can infer the others while compiling.
+        One unknown size becomes -1, so that OpenVINO can infer the others at compile time.
         """
         known = [size if is_symbolic(size) else int(size) for size in self.result.shape]
         unknown = [index for index, size in enumerate(known) if is_symbolic(size)]

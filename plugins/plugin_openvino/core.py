@@ -1,4 +1,4 @@
-"""OpenVINO's core: one a process, kept until it ends."""
+"""OpenVINO's core: one per process, kept until the process ends."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import openvino as ov
 
 @cache
 def core() -> ov.Core:
-    """Return the core; made when first asked for.
+    """Return the core, created on first use.
 
-    None is ever let go: compiling makes OpenVINO (2026.4) set the stack on which the calling thread runs signal handlers,
-    and a core that goes frees it, also from another thread. The next Ctrl-C was then a segmentation fault.
+    It is never released: compiling makes OpenVINO (2026.4) set the stack on which the calling thread runs signal handlers,
+    and a released core frees that stack, also from another thread. The next Ctrl-C was then a segmentation fault.
     """
     return ov.Core()

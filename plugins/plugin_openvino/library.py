@@ -1,4 +1,5 @@
-"""OpenVINO's operations. What they take and give is decided when they are called, and their annotations leave it open."""
+"""OpenVINO's operations, untyped: their signatures are decided when they are called, and their annotations leave them
+open."""
 
 from __future__ import annotations
 

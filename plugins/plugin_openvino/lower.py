@@ -1,7 +1,7 @@
 """Lowers a cluster into an OpenVINO model, operator by operator.
 
 OpenVINO's own FX frontend (2026.4) has no rule for pre-dispatch operators such as `layer_norm`, `conv2d`, `softmax.int`,
-`matmul` or `reshape`, and drops PyTorch's NaN and integer rules in others, so the rules are the plugin's own.
+`matmul` or `reshape`, and ignores PyTorch's NaN and integer semantics in others, so the rules are the plugin's own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from plugin_openvino.operands import INT32_MAX, OV_TYPES, Value, indices, output
 from plugin_openvino.rules import RULES
 
 SCALAR_DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
-"""dtype in which each kind of number enters a model."""
+"""dtype with which each kind of number enters a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Lowered:
     fed: tuple[int, ...]
     """For each parameter of the model, the position of the cluster input that feeds it."""
     has_alarm: bool
-    """True where the model's last result, one bool more than the cluster's, says that the call must run eagerly."""
+    """True if the model has one more result than the cluster: a bool that is true if the call must run eagerly."""
 
 
 def lower(cluster: Cluster) -> Lowered:
-    """Return an OpenVINO model of the cluster: weights as constants that share their memory, inputs nobody reads left out.
+    """Return an OpenVINO model of the cluster: weights become constants that share their memory; unread inputs are omitted.
 
-    Raises CompileError, naming the node, where a rule fails.
+    Raise CompileError, with the node's name, if a rule fails.
     """
     values: dict[fx.Node, Value] = {}
     alarms = Alarms()
@@ -75,9 +75,9 @@ def lower(cluster: Cluster) -> Lowered:
 
 
 def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
-    """Return a constant over the weight's own memory, copied only where it is not contiguous.
+    """Return a constant over the weight's own memory, copied only if it is not contiguous.
 
-    Raises ConstantsRefused for integers beyond the int32 range in which OpenVINO computes.
+    Raise ConstantsRefused for integers beyond the int32 range in which OpenVINO computes.
     """
     if problem := _unfit(value):
         raise ConstantsRefused(problem, backend="openvino", cluster=cluster, node=node)
@@ -143,7 +143,7 @@ def _result(value: Value) -> op.Result:
 
 
 def _copied(value: Output) -> Output:
-    """Return a copy. OpenVINO (2026.4) leaves a preset output unwritten where a parameter goes straight to a result."""
+    """Return a copy. OpenVINO (2026.4) does not write a preset output if a parameter is directly a result."""
     rank = value.get_partial_shape().rank.get_length()
     if rank == 0:
         one = ops.tile(ops.reshape(value, indices([1]), False), indices([1]))

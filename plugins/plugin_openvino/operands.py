@@ -1,4 +1,4 @@
-"""OpenVINO's types and the small values that rules are made of."""
+"""OpenVINO's types, and the small values that rules are built from."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NUMPY_TYPES: Mapping[torch.dtype, Any] = {
     torch.bool: np.bool_,
 }
 INT32_MAX = 2**31 - 1
-"""OpenVINO's CPU plugin computes int64 as int32: larger numbers would wrap."""
+"""Largest integer of OpenVINO's CPU plugin, which computes int64 as int32: larger numbers would wrap."""
 
 Value = Output | tuple[Output | None, ...]
-"""What a rule gives: one output, or one for each element of an operator's tuple (None where nobody reads it)."""
+"""Result of a rule: one output, or one for each element of an operator's tuple (None for elements that are not read)."""
 
 
 def output(node: Any) -> Output:
-    """Return the only output of an OpenVINO node; an Output passes through."""
+    """Return the only output of an OpenVINO node, or an Output unchanged."""
     return node if isinstance(node, Output) else node.output(0)
 
 
@@ -43,16 +43,16 @@ def constant(value: Any, dtype: torch.dtype) -> Output:
 
 
 def indices(values: Sequence[int]) -> Output:
-    """Return a vector of int64, clipped to the int32 range that OpenVINO keeps: ATen writes "to the end" as 2^63 - 1."""
+    """Return a vector of int64, clipped to OpenVINO's int32 range: ATen writes "to the end" as 2^63 - 1."""
     return constant([max(-INT32_MAX, min(INT32_MAX, int(value))) for value in values], torch.int64)
 
 
 def convert(value: Output, dtype: torch.dtype) -> Output:
-    """Return the value as another dtype, or itself where it has that dtype."""
+    """Return the value as another dtype, or unchanged if it has that dtype."""
     wanted, found = OV_TYPES[dtype], value.get_element_type()
     if found == wanted:
         return value
-    if dtype is torch.bool:  # NaN is true, which OpenVINO's Convert forgets once it is fused with its neighbours
+    if dtype is torch.bool:  # NaN is true, but not for OpenVINO's Convert after fusion with its neighbours
         return output(ops.not_equal(value, output(op.Constant(found, Shape([]), [0]))))
     return output(ops.convert(value, wanted.get_type_name()))
 
@@ -63,7 +63,7 @@ def zero(dtype: torch.dtype) -> Output:
 
 
 def size_of(value: Output, dim: int) -> Output:
-    """Return one size of a value as a vector of one int64, as a constant where it is known."""
+    """Return one size of a value as a vector of one int64; a constant if it is known."""
     shape = value.get_partial_shape()
     if shape[dim].is_static:
         return indices([shape[dim].get_length()])

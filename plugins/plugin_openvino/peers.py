@@ -1,4 +1,4 @@
-"""OpenVINO the way its own users run a PyTorch model, for `hub bench` to compare against. No hub code."""
+"""OpenVINO as its own users run a PyTorch model, for comparison in `hub bench`. No hub code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
 
 
 def _converted(module: torch.nn.Module, inputs: tuple[Any, ...]) -> ov.Model:
-    """Convert with static shapes: first from an exported program, else by tracing, as OpenVINO's guide has it."""
+    """Convert with static shapes: from an exported program, or else by tracing, as in OpenVINO's guide."""
     try:
         return ov.convert_model(torch.export.export(module, inputs))  # pyright: ignore[reportUnknownMemberType] - OpenVINO's
     except Exception:  # noqa: BLE001 - exporters and frontends raise anything; tracing is the documented alternative

@@ -1,4 +1,4 @@
-"""Runs a compiled model with zero copies both ways, from any number of threads."""
+"""Runs a compiled model with zero-copy inputs and outputs, from any number of threads."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from plugin_openvino.support import INFINITY_BLIND, NAN_BLIND
 BLOB = "compiled.blob"
 META = "openvino.json"
 _POINTERS_KEPT = 16
-"""Views remembered for each input and output: callers' buffers and the allocator's free list rarely rotate wider."""
+"""Number of views kept for each input and output: callers' buffers and the allocator's free list rarely rotate wider."""
 
 
 class Memory:
-    """A claim that elements lie at an address, without owning them; NumPy and OpenVINO then read and write them there."""
+    """An array interface over memory that it does not own; NumPy and OpenVINO read and write elements at that address."""
 
     __slots__ = ("__array_interface__",)
 
@@ -43,7 +43,7 @@ class Memory:
 
 
 class Views:
-    """OpenVINO tensors over foreign memory, by address and shape, so that a buffer seen before costs one lookup.
+    """OpenVINO tensors over foreign memory, by address and shape, so that a known buffer costs one lookup.
 
     They own nothing: each is used only while the caller holds the memory, that is, during one call.
     """
@@ -64,13 +64,13 @@ class Views:
 
 
 class TensorFeed:
-    """Hands one tensor input to an infer request."""
+    """Binding of one tensor input to an infer request."""
 
     def __init__(self, index: int, position: int, name: str, spec: TensorSpec, reader: str | None) -> None:
         self.position = position
         self._index, self._name, self._dtype = index, name, spec.dtype
         self._reader = reader
-        """Name of the first node that reads it, which a refusal of its values names."""
+        """Name of the first node that reads the input, for a refusal of its values."""
         self._shape = tuple(size if isinstance(size, int) else None for size in spec.shape)
         self._is_static = None not in self._shape
         self._checks_range = spec.dtype is torch.int64
@@ -79,7 +79,7 @@ class TensorFeed:
         self._bound: Any = None
 
     def bind(self, request: Any, value: torch.Tensor) -> torch.Tensor:
-        """Bind the value's own memory, or that of a contiguous copy; gives the tensor to keep alive through the call."""
+        """Bind the value's own memory, or that of a contiguous copy; return the tensor to keep alive during the call."""
         shape = tuple(value.shape)
         if value.dtype is not self._dtype or (shape != self._shape and not self._fits(shape)):
             raise RunError(
@@ -103,14 +103,14 @@ class TensorFeed:
         )
 
     def _check_range(self, array: Any) -> None:
-        """OpenVINO computes int64 as int32, so larger numbers must not get in."""
+        """Raise InputRefused for integers beyond int32, as which OpenVINO computes int64."""
         if array.size and (array.max() > INT32_MAX or array.min() < -INT32_MAX):
             reason = f"input {self._name} holds an int64 beyond the int32 range in which OpenVINO computes"
             raise InputRefused(reason, node=self._reader)
 
 
 class NumberFeed:
-    """Hands one number to an infer request, through memory of its own that is bound once."""
+    """Binding of one number to an infer request, through memory of its own that is bound once."""
 
     def __init__(self, index: int, position: int, name: str, spec: ScalarSpec) -> None:
         self.position = position
@@ -121,7 +121,7 @@ class NumberFeed:
         self._is_bound = False
 
     def bind(self, request: Any, value: float) -> None:
-        """Write the number."""
+        """Write the number, and bind its memory on first use. Raise InputRefused for an int beyond int32."""
         if isinstance(value, int) and abs(value) > INT32_MAX:
             raise InputRefused(f"input {self._name}={value} is beyond the int32 range in which OpenVINO computes")
         self._array[()] = value
@@ -131,7 +131,7 @@ class NumberFeed:
 
 
 class Lane:
-    """One infer request with what is bound to it. Used by one thread at a time."""
+    """One infer request with its bindings. Used by one thread at a time."""
 
     def __init__(
         self, compiled: Any, cluster: Cluster, fed: Sequence[int], shapes: Callable[..., Any] | None, *, has_alarm: bool
@@ -148,7 +148,7 @@ class Lane:
         self._loses_infinity = any(operator_name(node) in INFINITY_BLIND for node in cluster.nodes)
 
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Run one call; the results lie in fresh memory. Raises InputRefused for NaN that the kernels would lose."""
+        """Run one call, with results in fresh memory. Raise InputRefused for NaN that the kernels would lose."""
         request = self._request
         held = [feed.bind(request, inputs[feed.position]) for feed in self._feeds]
         for position in self._watched:
@@ -174,7 +174,7 @@ class Lane:
         return results
 
     def _check_alarm(self) -> None:
-        """Raise InputRefused if the call just made met numbers that OpenVINO cannot hold."""
+        """Raise InputRefused if the last call had numbers that OpenVINO cannot represent."""
         if self._alarm_index is not None and self._request.get_output_tensor(self._alarm_index).data:
             reason = "a value is beyond the int32 range in which OpenVINO computes"
             raise self._refusal(reason, next(casts_to_int64(self._cluster), None))
@@ -183,18 +183,18 @@ class Lane:
         return InputRefused(reason, backend="openvino", cluster=self._cluster.name, node=node)
 
     def _copied(self, index: int) -> torch.Tensor:
-        """Copy out of memory that belongs to the request and that its next call writes."""
+        """Return a copy of memory that belongs to the request and that its next call overwrites."""
         data: Any = self._request.get_output_tensor(index).data
         return torch.from_numpy(data).clone()  # pyright: ignore[reportUnknownMemberType] - torch's
 
 
 def has_nan(value: torch.Tensor) -> bool:
-    """Return whether a NaN is among the elements. The sum tells in one fast pass, unless infinities cancel in it.
+    """Return whether any element is NaN. The sum decides in one fast pass, unless infinities cancel in it.
 
-    NumPy adds up on this thread alone. PyTorch would wake OpenMP's threads, which spin for milliseconds afterwards on the
-    cores that OpenVINO's need: the first table of `benchmarks/spinning.py`.
+    NumPy adds up on this thread alone. PyTorch would wake OpenMP's threads, which busy-wait for milliseconds afterwards on
+    the cores that OpenVINO's need: see the first table of `benchmarks/spinning.py`.
     """
-    if value.dtype is torch.bfloat16:  # which NumPy does not know
+    if value.dtype is torch.bfloat16:  # NumPy has no bfloat16
         return bool(value.isnan().any())
     with np.errstate(all="ignore"):
         total = value.detach().numpy().sum()
@@ -202,7 +202,7 @@ def has_nan(value: torch.Tensor) -> bool:
 
 
 def has_infinity(value: torch.Tensor) -> bool:
-    """Return whether positive infinity is among the elements, told by the sum as in `has_nan`; masks hold -inf."""
+    """Return whether any element is positive infinity, by the sum as in `has_nan`; masks contain -inf."""
     if value.dtype is torch.bfloat16:
         return bool(value.isposinf().any())
     with np.errstate(all="ignore"):
@@ -211,7 +211,7 @@ def has_infinity(value: torch.Tensor) -> bool:
 
 
 def casts_to_int64(cluster: Cluster) -> Iterator[str]:
-    """Return the names of a cluster's nodes that turn floats into int64, which may leave the range of int32."""
+    """Return the names of a cluster's nodes that convert floats to int64, which may exceed the range of int32."""
     for node in cluster.nodes:
         source, result = (value_of(item) for item in (node.args[0] if node.args else None, node))
         are_tensors = isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor)
@@ -229,7 +229,7 @@ def _feed(index: int, position: int, cluster: Cluster) -> TensorFeed | NumberFee
 
 
 class OpenVINOExecutable(Executable):
-    """A compiled cluster. Threads take lanes from a stack, and put them back; a new lane is made where none is free."""
+    """A compiled cluster. Threads take lanes from a stack and return them; a new lane is created if none is free."""
 
     def __init__(
         self,
@@ -241,14 +241,14 @@ class OpenVINOExecutable(Executable):
         source: ov.Model | None = None,
         memory: ov.Tensor | None = None,
     ) -> None:
-        """`source` is the model that was compiled, for `dump`; `memory` is what a loaded model's weights lie in."""
+        """Wrap a compiled model. `source` is the lowered model, for `dump`; `memory` holds a loaded model's weights."""
         self._compiled, self._cluster, self._fed = compiled, cluster, tuple(fed)
         self._has_alarm, self._source, self._memory = has_alarm, source, memory
         self._shapes = output_shapes(cluster)
         self._lanes: deque[Lane] = deque([self._lane()])
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Run one call. Raises RunError for inputs that do not fit and for whatever OpenVINO raises."""
+        """Run one call. Raise RunError for inputs that do not fit and for any exception of OpenVINO."""
         try:
             lane = self._lanes.pop()
         except IndexError:
@@ -265,7 +265,7 @@ class OpenVINOExecutable(Executable):
         return results
 
     def save(self, folder: Path) -> None:
-        """Write the compiled model with its weights, prepacked where OpenVINO prepacks while compiling."""
+        """Write the compiled model with its weights, prepacked if OpenVINO prepacks at compile time."""
         exported = self._compiled.export_model()
         (folder / BLOB).write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
         (folder / META).write_text(json.dumps({"fed": self._fed, "has_alarm": self._has_alarm}))

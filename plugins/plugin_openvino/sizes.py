@@ -17,7 +17,7 @@ Shapes = tuple[tuple[int, ...], ...]
 def output_shapes(cluster: Cluster) -> Callable[[Sequence[Any]], Shapes] | None:
     """Return a function from a call's inputs to the shapes of its results.
 
-    None where a size is no function of sizes and numbers that enter the cluster; OpenVINO then allocates the results.
+    None if a size is no function of sizes and numbers that enter the cluster; OpenVINO then allocates the results.
     """
     if not any(spec.is_dynamic for spec in cluster.outputs):
         shapes = tuple(tuple(map(int, spec.shape)) for spec in cluster.outputs)
@@ -31,7 +31,7 @@ def output_shapes(cluster: Cluster) -> Callable[[Sequence[Any]], Shapes] | None:
 
 
 def _places(cluster: Cluster) -> dict[str, str]:
-    """Return, for each symbol that enters the cluster as it is, the Python expression that reads its value."""
+    """Return, for each symbol that is itself a size or number of an input, the Python expression that reads its value."""
     found: dict[str, str] = {}
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, ScalarSpec):
@@ -45,13 +45,13 @@ def _places(cluster: Cluster) -> dict[str, str]:
 def _note(found: dict[str, str], size: Any, place: str) -> None:
     if not isinstance(size, torch.SymInt):
         return
-    symbolic: Any = size  # its class says nothing of its node
+    symbolic: Any = size  # its class does not declare its node
     if symbolic.node.expr.is_symbol:
         found.setdefault(str(symbolic.node.expr), place)
 
 
 def _function(cluster: Cluster, symbols: dict[str, str]) -> Callable[[Sequence[Any]], Shapes]:
-    """Compile the function once. Its text holds only names of symbols, arithmetic and integers, as sympy prints them."""
+    """Compile the function once. Its text has only names of symbols, arithmetic and integers, as sympy prints them."""
     reads = [f"    {symbol} = {place}" for symbol, place in sorted(symbols.items())]
     shapes = [f"({''.join(f'{_printed(size)}, ' for size in spec.shape)})" for spec in cluster.outputs]
     lines = ["def shapes(inputs):", *reads, f"    return ({''.join(f'{shape}, ' for shape in shapes)})"]

@@ -1,4 +1,4 @@
-"""The operators that OpenVINO takes, each with its conditions. Imports neither torch nor OpenVINO.
+"""The operators that OpenVINO supports, each with its conditions. Imports neither torch nor OpenVINO.
 
 Every row is lowered by the rule of the same name in `plugin_openvino.rules`, and a test compiles and runs each.
 """
@@ -55,14 +55,15 @@ NAN_BLIND = frozenset(
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
     }
 )
-"""Operators whose OpenVINO kernels lose NaN (relu gives 0, softmax spoils only the element). Kernels that keep it would no
-longer fuse into the convolution before them, so clusters with these look at their inputs instead: see `runtime.py`."""
+"""Operators whose OpenVINO kernels lose NaN (relu returns 0, softmax affects only the one element). Kernels that keep NaN
+would no longer fuse into the convolution before them, so clusters with these operators check their inputs instead: see
+`runtime.py`."""
 
 INFINITY_BLIND = frozenset(name for name in NAN_BLIND if "softmax" in name)
-"""Those that lose the NaN that infinity minus infinity is: softmax of infinity gives 0 beside it."""
+"""Operators that lose the NaN of infinity minus infinity: softmax of infinity returns 0 for its neighbours."""
 
 MAX_RANK = 6
-"""OpenVINO's CPU kernels are tried up to this many dims."""
+"""Largest number of dims with which OpenVINO's CPU kernels are tested."""
 
 # --- Conditions -------------------------------------------------------------------------------------------------------
 
@@ -72,13 +73,13 @@ def _first_result(node: fx.Node) -> Any:
 
 
 def at_most_six_dims(node: fx.Node) -> str | None:
-    """No tensor has more dims than the kernels take."""
+    """Require that no tensor has more dims than the tested kernels."""
     most = max((tensor.dim() for tensor in tensors_of(node)), default=0)
     return f"{most} dims, at most {MAX_RANK} here" if most > MAX_RANK else None
 
 
 def gives(*allowed: str) -> Condition:
-    """The (first) result has one of these dtypes."""
+    """Require one of these dtypes for the (first) result."""
 
     def condition(node: fx.Node) -> str | None:
         found = dtype_name(_first_result(node).dtype)
@@ -88,7 +89,7 @@ def gives(*allowed: str) -> Condition:
 
 
 def takes(name: str, *allowed: str) -> Condition:
-    """The tensor argument `name` has one of these dtypes; a number passes."""
+    """Require one of these dtypes for the tensor argument `name`; numbers are accepted."""
 
     def condition(node: fx.Node) -> str | None:
         tensor = value_of(argument(node, name))
@@ -99,7 +100,7 @@ def takes(name: str, *allowed: str) -> Condition:
 
 
 def int32_numbers(node: fx.Node) -> str | None:
-    """Numbers among the arguments fit int32, as which OpenVINO computes int64; ends of slices stand for any size."""
+    """Require numbers within int32, as which OpenVINO computes int64; ends of slices stand for any size."""
     if operator_name(node) in ("aten.slice.Tensor", "aten.slice_scatter.default", "aten.narrow.default"):
         return None
     leaves = (item for value in (*node.args, *node.kwargs.values()) for item in elements(value))
@@ -108,7 +109,7 @@ def int32_numbers(node: fx.Node) -> str | None:
 
 
 def whole_numbers(*names: str) -> Condition:
-    """These arguments are ints or symbolic ints."""
+    """Require these arguments to be ints or symbolic ints."""
 
     def condition(node: fx.Node) -> str | None:
         for name in names:
@@ -121,13 +122,13 @@ def whole_numbers(*names: str) -> Condition:
 
 
 def nonzero_divisor(node: fx.Node) -> str | None:
-    """Integer division by a number other than 0: PyTorch raises for 0, OpenVINO gives something."""
+    """Require a known integer divisor other than 0: PyTorch raises for 0, OpenVINO returns an arbitrary number."""
     other = argument(node, "other")
     return None if isinstance(other, int) and other != 0 else f"divides by {other}, only by a known whole number here"
 
 
 def no_wide_product(node: fx.Node) -> str | None:
-    """OpenVINO computes int64 as int32, which a product of two tensors leaves soonest."""
+    """Refuse a product of two int64 tensors: OpenVINO computes int64 as int32, whose range a product exceeds first."""
     operands = [value_of(argument(node, name)) for name in ("self", "other")]
     if dtype_name(_first_result(node).dtype) == "int64" and all(hasattr(operand, "dtype") for operand in operands):
         return "a product of two int64 tensors, and OpenVINO computes int64 as int32"
@@ -135,7 +136,7 @@ def no_wide_product(node: fx.Node) -> str | None:
 
 
 def known_sizes(name: str) -> Condition:
-    """The reduced dims have sizes known while compiling."""
+    """Require reduced dims with sizes known at compile time."""
 
     def condition(node: fx.Node) -> str | None:
         shape, given = value_of(argument(node, "self")).shape, argument(node, name)
@@ -147,14 +148,14 @@ def known_sizes(name: str) -> Condition:
 
 
 def known_parts(node: fx.Node) -> str | None:
-    """The parts of a split have sizes known while compiling along the split dim."""
+    """Require parts of a split with sizes known at compile time along the split dim."""
     dim = argument(node, "dim")
     bad = [part.shape[dim] for part in node.meta["val"] if is_symbolic(part.shape[dim])]
     return f"a part of size {bad[0]}, known only at run time" if bad else None
 
 
 def known_dims(name: str, *dims: int) -> Condition:
-    """These dims of a tensor argument have sizes known while compiling."""
+    """Require sizes known at compile time for these dims of a tensor argument."""
 
     def condition(node: fx.Node) -> str | None:
         shape = value_of(argument(node, name)).shape
@@ -165,7 +166,7 @@ def known_dims(name: str, *dims: int) -> Condition:
 
 
 def index_as_long(node: fx.Node) -> str | None:
-    """Gather's index is as long as the tensor along other dims. ATen lets it be shorter; OpenVINO reads wrong memory."""
+    """Require an index as long as the tensor along other dims: for a shorter one, OpenVINO's Gather reads wrong memory."""
     tensor, index = value_of(argument(node, "self")), value_of(argument(node, "index"))
     dim = argument(node, "dim") % tensor.dim()
     for axis, (size, wanted) in enumerate(zip(tensor.shape, index.shape, strict=True)):
@@ -175,7 +176,7 @@ def index_as_long(node: fx.Node) -> str | None:
 
 
 def plain_batches(left: str, right: str) -> Condition:
-    """Batch dims of a product do not broadcast at run time: OpenVINO 2026.4 then gives what happens to lie in memory."""
+    """Require that no batch dims of a product broadcast at run time: OpenVINO 2026.4 then returns uninitialised memory."""
 
     def condition(node: fx.Node) -> str | None:
         shapes = [value_of(argument(node, name)).shape for name in (left, right)]
@@ -188,16 +189,16 @@ def plain_batches(left: str, right: str) -> Condition:
 
 
 def no_ceiling_into_pads(node: fx.Node) -> str | None:
-    """Windows that hang over the padded edge: PyTorch divides by the part inside, OpenVINO by the whole window."""
+    """Refuse counted padding with ceil_mode: past the padded edge PyTorch divides by the part inside, OpenVINO by all."""
     is_bad = argument(node, "ceil_mode") and argument(node, "count_include_pad")
     return "ceil_mode with count_include_pad" if is_bad else None
 
 
 def not_one_column(node: fx.Node) -> str | None:
-    """Not one input channel, steps of 1 along the rows and longer ones along a line of which one result is left.
+    """Refuse one input channel, stride 1 along the rows and a longer stride along lines in which one result is left.
 
     Such a convolution, plain or dilated, reads foreign memory for its later rows (OpenVINO 2026.4, 2-D and 3-D); with
-    groups, two channels, equal steps or two results in a line it is right.
+    groups, two channels, equal strides or two results in a line it is correct.
     """
     channels, stride = value_of(argument(node, "weight")).shape[1], elements(argument(node, "stride"))
     last = _first_result(node).shape[-1]
@@ -210,7 +211,7 @@ def not_one_column(node: fx.Node) -> str | None:
 
 
 def unprojected(node: fx.Node) -> str | None:
-    """An LSTM without projections, inputs batched, weights of known size."""
+    """Require an LSTM without projections, with batched inputs and weights of known size."""
     each = (4 if argument(node, "has_biases") else 2) * (2 if argument(node, "bidirectional") else 1)
     params = argument(node, "params")
     if len(params) != each * argument(node, "num_layers"):
@@ -224,7 +225,10 @@ def unprojected(node: fx.Node) -> str | None:
 
 
 def exact_places(node: fx.Node) -> str | None:
-    """PyTorch's and OpenVINO's places agree: whole factors at the sizes that are verified, powers of 2 at all others."""
+    """Require factors for which PyTorch and OpenVINO read the same positions.
+
+    Whole factors do for sizes that are verified, powers of 2 for all others.
+    """
     is_open = any(map(is_symbolic, (*value_of(argument(node, "input")).shape[2:], *node.meta["val"].shape[2:])))
     factors = argument(node, "scale_factors")
     if factors is None:
@@ -236,7 +240,7 @@ def exact_places(node: fx.Node) -> str | None:
 
 
 def equals(name: str, wanted: Any) -> Condition:
-    """The plain argument `name` has this value."""
+    """Require this value for the plain argument `name`."""
     return attribute(name, lambda value: value == wanted, str(wanted))
 
 
@@ -261,7 +265,7 @@ _SDPA = (
     plain("scale"),
     heads_match,
 )
-_WIDE = (has_dims, known_sizes("dim"), FLOAT)  # a scalar has no axis for OpenVINO
+_WIDE = (has_dims, known_sizes("dim"), FLOAT)  # OpenVINO reduces no axis of a scalar
 
 OPERATORS = OperatorTable(
     everywhere=(dtypes("float32", "int64", "int32", "bool"), on_cpu, at_most_six_dims, not_empty, int32_numbers),

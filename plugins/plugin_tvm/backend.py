@@ -1,4 +1,4 @@
-"""The backend: decides from its table, compiles through Relax, loads what it saved."""
+"""The backend: selects nodes by its table, compiles through Relax, and loads saved machine code."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 NAME = "tvm"
 PRODUCTS = ("product", "convolution", "depthwise", "attention", "recurrent")
 CALL_S = 5e-05
-"""Seconds to enter and leave. Assumed, not measured: Inductor's 15 us (`hub.pricing.roofline`) and a virtual machine's
-start. `hub doctor` measures it for plans that mix; a cluster's own time replaces it as soon as it has run."""
+"""Seconds to enter and leave a cluster. Assumed, not measured: Inductor's 15 us (`hub.pricing.roofline`) plus the start of
+a virtual machine. `hub doctor` measures it for mixed plans; a cluster's own time replaces it as soon as it has run."""
 
 _COMPILING = threading.Lock()
-"""TVM keeps what is being built in a stack that all threads share, so one compiles at a time."""
+"""Lock that serialises compilations: TVM keeps the state of a build in a stack that all threads share."""
 
 
 def create(own: Settings | None = None) -> Tvm:
-    """Return the backend; called once a process for settings that differ."""
+    """Return the backend; called once per process for each distinct settings."""
     return Tvm(Settings() if own is None else own)
 
 
@@ -59,7 +59,7 @@ class Tvm(Backend):
     def probe(self) -> Support:
         """Compile and run one addition."""
         try:
-            result: Any  # torch leaves open what its lists hold
+            result: Any  # torch's stub does not type the elements of lists
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(torch.tensor([1.0, 2.0]))
         except HubError as error:
             return refused(f"TVM cannot run: {error}")
@@ -72,11 +72,14 @@ class Tvm(Backend):
         return OPERATORS.supports(node)
 
     def keeps_order(self, node: fx.Node) -> bool:
-        """Return True for the places of a maximum in a window: the first, or the last NaN, as in eager."""
+        """Return True for positions of a maximum in a window: the first, or the last NaN, as in eager."""
         return operator_name(node) in PLACES_IN_WINDOWS
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
-        """Predict one warm call by what tuning measured, where it tuned all that is dear; else None: the hub knows more."""
+        """Predict the time of one warm call from tuning's measurements; None unless tuning covered all expensive kernels.
+
+        For None, the hub's cost model has the better estimate.
+        """
         has_products = any(kind_of(node) in PRODUCTS for node in cluster.nodes)
         tuned_s = self._tuned_s(cluster, settings) if has_products and self._own.state else None
         return None if tuned_s is None else Cost(tuned_s + CALL_S, detail="sum of its kernels as tuning measured them")
@@ -84,8 +87,8 @@ class Tvm(Backend):
     def tune(
         self, clusters: Sequence[Cluster], settings: CompileSettings, budget_s: float, say: Callable[[str], None]
     ) -> str:
-        """Search for schedules of all kernels of a model; the database has each one as it is measured."""
-        if find_spec("xgboost") is None:  # MetaSchedule's model of costs; running needs none
+        """Search for schedules of all kernels of a model. Each schedule is in the database as soon as it is measured."""
+        if find_spec("xgboost") is None:  # MetaSchedule's cost model; running needs none
             hint = "pip install 'compiler-hub[tvm]'"
             raise PluginError("searching for kernels needs xgboost, which is not installed", backend=NAME, hint=hint)
         from plugin_tvm import tuning
@@ -101,7 +104,7 @@ class Tvm(Backend):
         return tuning.summary(tasks)
 
     def _tuned_s(self, cluster: Cluster, settings: CompileSettings) -> float | None:
-        """Return the seconds that tuning measured for all kernels of a cluster; None where a dear one was not tuned."""
+        """Return the seconds that tuning measured for all kernels of a cluster; None if an expensive one was not tuned."""
         from plugin_tvm import tuning
         from plugin_tvm.database import Database
         from plugin_tvm.program import program_of
@@ -111,11 +114,11 @@ class Tvm(Backend):
             with _COMPILING:
                 module = program_of(written_out(cluster), is_parallel=settings.threads > 1).module
                 return tuning.price_s(tuning.tasks_of([module]), Database(self._own.folder, host_target(settings.threads)))
-        except Exception:  # noqa: BLE001 - then compiling will say what is wrong
+        except Exception:  # noqa: BLE001 - compiling then reports the error
             return None
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
-        """Compile a cluster. Raises CompileError with TVM's reason."""
+        """Compile a cluster. Raise CompileError with TVM's reason."""
         try:
             return self._compiled(written_out(cluster), settings)
         except HubError as error:
@@ -125,7 +128,7 @@ class Tvm(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
-        """Restore machine code from what `save` wrote; the weights are the cluster's."""
+        """Restore machine code from the files of `save`; the weights are the cluster's."""
         try:
             from plugin_tvm.program import facts_of
             from plugin_tvm.runtime import TvmExecutable, restored
@@ -165,7 +168,7 @@ def _failure(stage: str, error: Exception, cluster: Cluster) -> CompileError:
 
 
 def _doubling() -> Cluster:
-    """x + x over two elements."""
+    """Return the cluster of x + x over two elements."""
     graph = fx.Graph()
     value = graph.placeholder("x")
     total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))

@@ -10,23 +10,23 @@ from plugin_tvm.plain import alone, plain
 from plugin_tvm.program import MAIN
 
 Schedules = Callable[[Any], "Any | None"]
-"""Return the scheduled function for a kernel's module, as tuning found it; None where it was not tuned."""
+"""Function that returns tuning's scheduled function for a kernel's module; None if it was not tuned."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """Machine code, and the programs that it came from as text."""
+    """Machine code, and its source programs as text."""
 
     executable: Any
     scheduled: str
     tuned: int
-    """Kernels that tuning had found a schedule for."""
+    """Number of kernels with a schedule from tuning."""
     kernels: int
-    """Those that calls run."""
+    """Number of kernels that calls run."""
 
 
 def built(module: Any, target: Any, *, threads: int, tuned: Schedules | None = None) -> Built:
-    """Compile a module for a target. Raises whatever TVM raises."""
+    """Compile a module for a target. Any exception of TVM propagates."""
     from tvm.relax.backend.cpu_generic import pipeline
 
     from plugin_tvm.library import relax, tvm
@@ -47,14 +47,14 @@ def built(module: Any, target: Any, *, threads: int, tuned: Schedules | None = N
 
 
 def _lowering() -> list[Any]:
-    """Return the pipeline's passes less `RewriteDataflowReshape`, which makes two tensors of one memory of every copy."""
+    """Return the pipeline's passes but `RewriteDataflowReshape`, which turns a copy into two tensors on one memory."""
     from tvm.relax import transform
 
     return [transform.ToNonDataflow(), transform.RemovePurityChecking(), transform.CallTIRRewrite()]
 
 
 def kernel_names(module: Any) -> list[Any]:
-    """Return the kernels of a module, in order of their names."""
+    """Return the kernels of a module, sorted by name."""
     from plugin_tvm.library import tirx
 
     names = [name for name, function in module.functions.items() if isinstance(function, tirx.PrimFunc)]
@@ -62,7 +62,7 @@ def kernel_names(module: Any) -> list[Any]:
 
 
 def calls_in(module: Any) -> Mapping[Any, int]:
-    """Return how often `main` calls each kernel."""
+    """Return the number of times that `main` calls each kernel."""
     found: dict[Any, int] = {}
     for block in module[MAIN].body.blocks:
         for binding in block.bindings:

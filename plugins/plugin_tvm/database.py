@@ -1,7 +1,7 @@
-"""Tuned kernels on disk: one folder for each structure of a kernel and target, shared by all models and processes.
+"""Tuned kernels on disk: one folder per structure of a kernel and target, shared by all models and processes.
 
-A folder holds MetaSchedule's own two files, to which each measured schedule is one more line: a run that is interrupted
-loses nothing but the line that it was writing. What cannot be read is put aside with a message, and found again by tuning.
+A folder holds MetaSchedule's own two files, to which each measured schedule adds a line: an interrupted run loses only the
+line that it was writing. An unreadable folder is set aside with a warning, and tuning creates it again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hub.plugin import DAMAGED, HubWarning, note_use
 WORKLOAD = "database_workload.json"
 RECORDS = "database_tuning_record.json"
 FAILED_S = 1e9
-"""From here on seconds stand for a schedule that did not run."""
+"""Seconds; this or more means that a schedule did not run."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best that tuning found for a kernel."""
+    """The best result of tuning for a kernel."""
 
     function: Any
     run_s: float
@@ -38,30 +38,30 @@ class Database:
         self._target_text = str(target)
 
     def folder(self, module: Any) -> Path:
-        """Return the folder of a kernel, which is a module of its own; it may not exist."""
+        """Return the folder of a kernel, given as a module of its own; it may not exist."""
         text = f"{self._target_text}\n{module.script()}"
         return self._root / hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def opened(self, module: Any) -> Any:
-        """Return MetaSchedule's database of a kernel, made where there is none; one that cannot be read is put aside."""
+        """Return MetaSchedule's database of a kernel. A missing one is created, an unreadable one set aside."""
         folder = self.folder(module)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             return _opened(folder)
-        except Exception as error:  # noqa: BLE001 - TVM raises anything over a damaged file
+        except Exception as error:  # noqa: BLE001 - TVM raises anything for a corrupt file
             _put_aside(folder, error)
             folder.mkdir(parents=True, exist_ok=True)
             return _opened(folder)
 
     def keep(self, module: Any, trace: Any, run_s: float) -> None:
-        """Keep a schedule of a kernel, with its seconds."""
+        """Add a schedule of a kernel, with its seconds."""
         from tvm.s_tir.meta_schedule.database import TuningRecord
 
         found = self.opened(module)
         found.commit_tuning_record(TuningRecord(trace, found.commit_workload(module), [run_s], self._target))
 
     def best(self, module: Any) -> Found | None:
-        """Return the fastest schedule of a kernel; None where it was not tuned, or what is kept cannot be read."""
+        """Return the fastest schedule of a kernel; None if it was not tuned or its entry is unreadable."""
         folder = self.folder(module)
         if not (folder / RECORDS).exists():
             return None
@@ -74,7 +74,7 @@ class Database:
             return None
 
     def schedule(self, module: Any) -> Any | None:
-        """Return the function that tuning made of a kernel; None where it was not tuned."""
+        """Return tuning's function for a kernel; None if it was not tuned."""
         found = self.best(module)
         return None if found is None else found.function
 
@@ -98,7 +98,7 @@ def _opened(folder: Path) -> Any:
 
 
 def _end_with_a_line(path: Path) -> None:
-    """Take away what an interrupted run began to write behind the last whole line."""
+    """Remove an incomplete last line, left by an interrupted run."""
     with contextlib.suppress(FileNotFoundError):
         data = path.read_bytes()
         if data and not data.endswith(b"\n"):
@@ -111,7 +111,7 @@ def _put_aside(folder: Path, error: Exception) -> None:
     )
     with contextlib.suppress(OSError):
         folder.rename(aside)
-        note_use(aside)  # a week from now nobody will look at it any more
+        note_use(aside)  # starts the week after which it is pruned
     warnings.warn(
         f"tvm: tuned schedules in {folder} cannot be read and were put aside as {aside.name}: "
         f"{type(error).__name__}: {str(error)[:200]}; `hub tune` finds them again",
@@ -121,7 +121,7 @@ def _put_aside(folder: Path, error: Exception) -> None:
 
 
 def state_of(root: Path) -> str:
-    """Return a digest of what is in a database: whatever was compiled under another one is compiled again."""
+    """Return a digest of a database's contents: a program compiled with other contents is compiled again."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         kept = (path for path in sorted(root.glob(f"*/{RECORDS}")) if DAMAGED not in path.parent.name)

@@ -1,7 +1,7 @@
-"""The functions of single elements as TVM's expressions, with PyTorch's meaning. TVM is imported when one is made.
+"""Elementwise functions as TVM's expressions, with PyTorch's semantics. TVM is imported when one is created.
 
-Numbers in half precision are carried as float32 and rounded where they are made; bfloat16 lies in memory as uint16 and
-truth as uint8, so that none of TVM's own rules for them are needed.
+Half-precision numbers are computed as float32 and rounded after each function; memory holds bfloat16 as uint16 and booleans
+as uint8, so that TVM's own rules for them are not needed.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ MEMORY: Mapping[str, str] = {
     **{"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16"},
     **{"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "uint8"},
 }
-"""In which of TVM's dtypes each kind of element lies in memory."""
+"""TVM's dtype in memory for each kind of element."""
 CARRIED: Mapping[str, str] = {**MEMORY, "f16": "float32", "bf16": "float32", "i1": "bool"}
-"""In which of TVM's dtypes each kind of element is computed with."""
+"""TVM's dtype in computations for each kind of element."""
 _LLVM = {
     **{"max": "maximum", "min": "minimum", "abs": "fabs", "round": "nearbyint"},
     **{name: name for name in ("sqrt", "floor", "ceil", "trunc", "fma", "copysign")},
 }
-"""Functions of floats that are LLVM's own; its `maximum` and `minimum` keep NaN, which TVM's lose."""
+"""Functions of floats with an LLVM intrinsic; its `maximum` and `minimum` keep NaN, which TVM's lose."""
 _LIBM = (*TRANSCENDENTAL, "fmod")
-"""Functions of floats that are called in the C library: TVM's own are approximations, or have a wrong range."""
+"""Functions of floats called from the C library: TVM's own are approximations, or have a wrong range."""
 _COMPARED = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 _TRUTH = {"add": "or", "mul": "and", "max": "or", "min": "and"}
-"""Arithmetic between truths is logic."""
+"""Logic functions that replace arithmetic between booleans."""
 COSTLY = frozenset((*_LIBM, "sqrt", "div", "idiv", "irem"))
-"""Functions that are not worth computing twice."""
+"""Functions that are too expensive to compute twice."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """An expression, and the kind of element it gives."""
+    """An expression, and the kind of element that it yields."""
 
     expression: Any
     kind: str
@@ -56,7 +56,7 @@ def constant(number: float, kind: str) -> Value:
 
 
 def loaded(expression: Any, kind: str) -> Value:
-    """Return an element as it is computed with, from what lies in memory."""
+    """Convert an element in memory to the form in which it is computed with."""
     from plugin_tvm.library import tirx
 
     if kind == "bf16":
@@ -69,7 +69,7 @@ def loaded(expression: Any, kind: str) -> Value:
 
 
 def stored(value: Value) -> Any:
-    """Return what is written to memory."""
+    """Convert an element to the form in which it is written to memory."""
     from plugin_tvm.library import tirx
 
     if value.kind == "bf16":
@@ -82,7 +82,7 @@ def stored(value: Value) -> Any:
 
 
 def _brain(expression: Any) -> Any:
-    """Return the upper half of a float32, rounded to the nearest, of two to the even one; a NaN stays one."""
+    """Return the upper half of a float32, rounded to nearest, ties to even; NaN stays NaN."""
     from plugin_tvm.library import tirx
 
     number = tirx.Var("number", "float32")
@@ -94,14 +94,14 @@ def _brain(expression: Any) -> Any:
 
 
 def _rounded(expression: Any, kind: str) -> Value:
-    """Return a float32 rounded to half precision where that is its kind."""
+    """Return a float32, rounded to half precision if that is its kind."""
     if kind in ("f16", "bf16"):
         return loaded(stored(Value(expression, kind)), kind)
     return Value(expression, kind)
 
 
 def cast(value: Value, kind: str) -> Value:
-    """Return an element as another kind: what is not 0 is true; floats lose what is behind the point."""
+    """Convert an element to another kind: any number but 0 is true; floats are truncated to integers."""
     from plugin_tvm.library import tirx
 
     if value.kind == kind:
@@ -115,12 +115,12 @@ def cast(value: Value, kind: str) -> Value:
         one, zero = (tirx.const(number, CARRIED[kind]) for number in (1, 0))
         return Value(tirx.Select(expression, one, zero), kind)
     if value.kind in FLOATS and kind in ("i16", "i8", "u8"):
-        expression = expression.astype("int64")  # numbers beyond the range wrap, as in PyTorch
+        expression = expression.astype("int64")  # numbers out of range wrap, as in PyTorch
     return _rounded(expression.astype(CARRIED[kind]), kind)
 
 
 def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
-    """Return a function of elements whose result is of a kind. Raises CompileError for one that has no expression."""
+    """Return a function of elements with a result of a kind. Raise CompileError if it has no expression."""
     from plugin_tvm.library import tirx
 
     first = arguments[0]
@@ -145,7 +145,10 @@ def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
 
 
 def _differs(left: Any, right: Any) -> Any:
-    """Return where two floats differ, NaN from everything: TVM's NE, to which it turns what is not EQ, says no there."""
+    """Return whether two floats differ, as an expression; NaN differs from everything.
+
+    TVM's NE, into which it rewrites the negation of EQ, is false for NaN.
+    """
     from plugin_tvm.library import tirx
 
     if left.same_as(right):
@@ -155,7 +158,7 @@ def _differs(left: Any, right: Any) -> Any:
 
 
 def _is_nan(number: Any) -> Any:
-    """Return where a float is NaN, by its bits: what compares a number with itself is simplified away."""
+    """Return whether a float is NaN, as an expression on its bits: TVM simplifies a comparison of a number with itself."""
     from plugin_tvm.library import tirx
 
     if isinstance(number, tirx.FloatImm):
@@ -198,7 +201,7 @@ def _of_floats(function: str, dtype: str, parts: Sequence[Any]) -> Any:
 
 
 def _opaque(part: Any, dtype: str) -> Any:
-    """Hide a zero from TVM, which takes x * 0 and 0 / x for 0, though x may be infinite or NaN."""
+    """Hide a zero from TVM, which simplifies x * 0 and 0 / x to 0, although x may be infinite or NaN."""
     from plugin_tvm.library import tirx
 
     if not isinstance(part, tirx.FloatImm) or float(part.value) != 0.0:
@@ -246,5 +249,5 @@ _COMBINED = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
 
 
 def combined(function: str, left: Value, right: Value) -> Value:
-    """Return two elements of a reduction as one."""
+    """Combine two elements of a reduction."""
     return applied(_COMBINED.get(function, function), left.kind, (left, right))

@@ -1,4 +1,4 @@
-"""Kernels: a tensor that is left in memory, as a function in TVM's TensorIR, with what it is computed from inside."""
+"""Kernels: a tensor in memory as a function in TVM's TensorIR, which computes its intermediate tensors in place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from plugin_tvm.functions import CARRIED, MEMORY, Value, applied, cast, combined
 from plugin_tvm.sizes import Sizes
 
 SHORT = 64
-"""Terms up to which sums of float32 are added up in float32; longer ones in float64, in which no order matters."""
+"""Largest number of float32 terms that are summed in float32; more are summed in float64, in which the order is
+irrelevant."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class Kernel:
 
     function: Any
     reads: tuple[Tensor, ...]
-    """What it is handed, in order, before the variables of sizes."""
+    """Tensors that are its arguments, in order, before the variables of sizes."""
     sizes: tuple[Size, ...]
-    """What its variables stand for."""
+    """Sizes that its variables represent."""
 
 
 def kernel_of(
@@ -52,10 +53,10 @@ def kernel_of(
     *,
     is_parallel: bool,
 ) -> Kernel:
-    """Return the kernel that computes a tensor. Raises CompileError for what TVM has no expression for.
+    """Return the kernel that computes a tensor. Raise CompileError if TVM has no expression for part of it.
 
-    `is_memory` says which tensors lie in memory by then, `numbers` where inputs that are plain numbers lie, by name, and
-    `shown` which sizes inputs show.
+    `is_memory` tells which tensors are already in memory. `numbers` holds, by name, the inputs that are plain numbers.
+    `shown` lists the sizes that inputs show.
     """
     from plugin_tvm.library import te
 
@@ -67,7 +68,7 @@ def kernel_of(
 
 
 class _Writer:
-    """Expressions of one kernel."""
+    """The expressions of one kernel."""
 
     def __init__(
         self, is_memory: Callable[[Tensor], bool], numbers: Mapping[str, Source], sizes: Sizes, *, is_parallel: bool
@@ -79,7 +80,7 @@ class _Writer:
         self.places: dict[Tensor, Any] = {}
 
     def place(self, tensor: Tensor) -> Any:
-        """Return what stands for a tensor in memory."""
+        """Return the placeholder of a tensor in memory."""
         from plugin_tvm.library import te
 
         if tensor not in self.places:
@@ -109,7 +110,7 @@ class _Writer:
     # --- elements ---
 
     def element(self, tensor: Tensor, index: Sequence[Any]) -> Value:
-        """Return an element of a tensor, from memory or computed in place."""
+        """Return an element of a tensor, read from memory or computed in place."""
         if self.is_memory(tensor):
             place = self.place(tensor)
             return loaded(place(*index) if tensor.shape else place(), tensor.dtype)
@@ -148,7 +149,7 @@ class _Writer:
         return found if part.constant == 0 else found + self.sizes.of(part.constant)
 
     def _taken(self, tensor: Take, index: Sequence[Any]) -> list[Any]:
-        """Return places; those that data gives are brought into range, so that no foreign memory is read."""
+        """Return positions; those from data are clamped to the valid range, so that no foreign memory is read."""
         from plugin_tvm.library import tirx
 
         found: list[Any] = []
@@ -162,7 +163,7 @@ class _Writer:
         return found
 
     def _joined(self, join: Join, index: Sequence[Any]) -> Value:
-        """Return the piece in which an element lies; whatever follows is read only where no earlier one has it."""
+        """Return the piece that contains an element; each piece is read only where no earlier one contains it."""
         from plugin_tvm.library import tirx
 
         last: Any = None if join.fill is None else constant(join.fill, join.dtype).expression
@@ -237,7 +238,7 @@ class _Writer:
     # --- loops of their own ---
 
     def _scan(self, tensor: Scan) -> Any:
-        """Running totals; float32 is added up in float64, as PyTorch does on CPUs."""
+        """Return running totals; float32 is summed in float64, as in PyTorch on CPUs."""
         kind = {"f32": "f64", "f16": "f32", "bf16": "f32"}.get(tensor.dtype, tensor.dtype)
         dim = tensor.dim
 
@@ -262,7 +263,7 @@ class _Writer:
         return self._stage(tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed")
 
     def _put(self, tensor: Put) -> Any:
-        """Elements put in one after the other; places out of range are left out, so that no foreign memory is written."""
+        """Write elements one after the other; positions out of range are skipped, so that no foreign memory is written."""
         parts = [part for part in tensor.index if isinstance(part, Tensor)]
         shape = tensor.values.shape
         kind = {"f16": "f32", "bf16": "f32"}.get(tensor.dtype, tensor.dtype)
@@ -311,7 +312,7 @@ class _Writer:
     ) -> Generator[list[Any]]:
         """Open a loop for each dim but one, and return their variables.
 
-        Flat loops and places would have to be divided, which TVM 0.27 cannot compile where sizes are symbolic.
+        Flat loops would need divisions of positions, which TVM 0.27 cannot compile for symbolic sizes.
         """
         from tvm.script.ir_builder import tirx as script
 
@@ -326,7 +327,7 @@ class _Writer:
     def _extern(
         self, shape: Sequence[Size], dtype: str, sources: Sequence[Tensor], write: Callable[..., None], name: str
     ) -> Any:
-        """Return a stage of loops that `write` makes over flat memory."""
+        """Return a stage of loops that `write` creates over flat memory."""
         from tvm.script.ir_builder import IRBuilder
         from tvm.script.ir_builder import tirx as script
 
@@ -345,7 +346,7 @@ class _Writer:
 
 
 def _accumulated(tensor: Reduce) -> str:
-    """Return the kind of element in which totals are kept."""
+    """Return the kind of element in which totals are accumulated."""
     kind = tensor.source.dtype
     if kind in ("f16", "bf16"):
         kind = "f32"

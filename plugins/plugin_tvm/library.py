@@ -1,4 +1,4 @@
-"""TVM's modules, whose own annotations leave most types open. Imports TVM: where that is to come late, so is this."""
+"""TVM's modules, whose own annotations leave most types open. Importing this module imports TVM: do so as late as TVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds and time schedules in this process: MetaSchedule's own workers import TVM and PyTorch again for every batch."""
+"""Builds and times schedules in this process: MetaSchedule's own workers import TVM and PyTorch again for every batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 @derived_object
 class _Done(PyRunnerFuture):
-    """A measurement that was made already."""
+    """A finished measurement."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _Done(PyRunnerFuture):
 
 @derived_object
 class _Builder(PyBuilder):
-    """Compiles, and keeps the code in memory."""
+    """Builder that compiles and keeps the code in memory."""
 
     def __init__(self, built: dict[str, Any], problems: list[str]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _Builder(PyBuilder):
         name = f"kernel{next(_numbers)}"
         try:
             self.built[name] = tirx.build(given.mod, target=given.target)
-        except Exception as error:  # noqa: BLE001 - a schedule that TVM cannot compile is one that lost
+        except Exception as error:  # noqa: BLE001 - a schedule that TVM cannot compile counts as failed
             self.problems.append(f"{type(error).__name__}: {error}")
             return BuilderResult(None, self.problems[-1])
         return BuilderResult(name, None)
@@ -59,7 +59,7 @@ class _Builder(PyBuilder):
 
 @derived_object
 class _Runner(PyRunner):
-    """Times compiled kernels."""
+    """Runner that times compiled kernels."""
 
     def __init__(self, built: dict[str, Any], problems: list[str], threads: int, limit_s: float, measured_s: float) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Runner(PyRunner):
 
 
 def seconds_of(library: Any, infos: Sequence[Any], limit_s: float, measured_s: float) -> float:
-    """Return the least of three times of a kernel; the first one alone where that is beyond a limit."""
+    """Return the least of three times of a kernel; only the first one if that exceeds a limit."""
     arguments = [_filled(info) for info in infos]
     once = float(library.time_evaluator("main", cpu(), number=1, repeat=1)(*arguments).results[0])
     if once > limit_s:
@@ -90,21 +90,21 @@ def seconds_of(library: Any, infos: Sequence[Any], limit_s: float, measured_s: f
 
 
 def measured(module: Any, target: Any, threads: int, measured_s: float) -> float:
-    """Return the seconds of a scheduled kernel. Raises whatever TVM raises."""
+    """Return the seconds of a scheduled kernel. Any exception of TVM propagates."""
     use_threads(threads)
     library = tirx.build(module, target=target)
     return seconds_of(library, ArgInfo.from_prim_func(module["main"]), measured_s, measured_s)
 
 
 def _filled(info: Any) -> Any:
-    """Return an argument: ones, or zeros where they may be indices."""
+    """Return an argument: ones, or zeros if the elements may be indices."""
     dtype = getattr(torch, str(info.dtype).rpartition(".")[2])  # TVM 0.27 shows "T.float32" here, and "float32" elsewhere
     make = torch.ones if dtype.is_floating_point else torch.zeros
     return array(make(tuple(int(size) for size in info.shape), dtype=dtype))
 
 
 def measurer(threads: int, limit_s: float, measured_s: float) -> tuple[Any, Any, list[str]]:
-    """Return a builder and a runner that share what is compiled, and a list that will hold what went wrong.
+    """Return a builder and a runner that share compiled kernels, and a list that they fill with errors.
 
     A schedule that takes longer than a limit is run only once.
     """

@@ -1,4 +1,4 @@
-"""Schedules of kernels that nobody tuned: loops in order, shared between threads where there is enough to do."""
+"""Default schedules of untuned kernels: loops in order, parallel if there is enough work."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from typing import Any
 
 LARGE = 1 << 15
-"""Functions of elements from which on a kernel is shared between threads: below, waking them costs more."""
+"""Number of elementwise functions from which a kernel runs in parallel: for fewer, waking the threads costs more."""
 
 
 def alone(function: Any) -> Any:
-    """Return a kernel as a module of its own, under one name, so that equal kernels are equal modules."""
+    """Return a kernel as a module of its own, under a fixed name, so that equal kernels are equal modules."""
     import tvm
 
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
 def plain(function: Any, threads: int) -> Any:
-    """Return a kernel under its plain schedule."""
+    """Return a kernel with its default schedule."""
     if not has_root(function):
         return function
     return plain_schedule(alone(function), threads).mod["main"].without_attr("global_symbol")
 
 
 def plain_schedule(module: Any, threads: int) -> Any:
-    """Return the schedule of a kernel's module: outer loops shared between threads, inner ones one where they can be."""
+    """Return the default schedule of a kernel's module: outer loops run in parallel, inner ones are fused if possible."""
     from tvm import s_tir
 
     schedule = s_tir.Schedule(module)
@@ -35,17 +35,17 @@ def plain_schedule(module: Any, threads: int) -> Any:
 
 
 def has_root(function: Any) -> bool:
-    """Return False for a scan: one block is all of it, whose loops are inside and shared already."""
+    """Return whether a kernel's loops can be scheduled; False for a scan, one block whose loops are already parallel."""
     return str(function.body.block.name_hint) == "root"
 
 
 def _order(schedule: Any, block: Any, threads: int) -> None:
-    """Order the loops of one block that lie around all others."""
+    """Schedule the outermost loops of one block."""
     loops = schedule.get_loops(block)
     kinds = [int(variable.iter_type) for variable in schedule.get(block).iter_vars]
     if not loops or len(loops) != len(kinds):
         return
-    outer = next((place for place, kind in enumerate(kinds) if kind != 0), len(kinds))  # 0: nothing depends on the order
+    outer = next((place for place, kind in enumerate(kinds) if kind != 0), len(kinds))  # 0: independent of the order
     extents = [_extent(schedule, loop) for loop in loops]
     inner = _inner(schedule, block, loops, extents) if outer == len(loops) else 1
     first = max(0, outer - inner)
@@ -57,7 +57,7 @@ def _order(schedule: Any, block: Any, threads: int) -> None:
 
 
 def _inner(schedule: Any, block: Any, loops: Sequence[Any], extents: Sequence[int]) -> int:
-    """Return how many of the inner loops walk through all that they touch as one would: rows that follow each other."""
+    """Return the number of inner loops that visit memory as one fused loop would: rows that are contiguous."""
     found = schedule.get(block)
     variables = [variable.var for variable in found.iter_vars]
     regions = [*found.reads, *found.writes]
@@ -70,7 +70,7 @@ def _inner(schedule: Any, block: Any, loops: Sequence[Any], extents: Sequence[in
 
 
 def _follow(region: Any, row: Any, place: Any, length: int) -> bool:
-    """Return whether a region is walked through row by row, or by neither variable."""
+    """Return whether two loops visit a region row by row, or neither is used in it."""
     where = [part.min for part in region.region]
     dims = [dim for dim, index in enumerate(where) if _uses(index, row) or _uses(index, place)]
     if not dims:

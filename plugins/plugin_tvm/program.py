@@ -1,7 +1,7 @@
-"""Lowers a cluster to a Relax module: `main`, which every call runs, `bind`, which runs once, and a kernel for each stage.
+"""Lowers a cluster to a Relax module: `main`, run by every call, `bind`, run once, and a kernel for each stage.
 
-The operators are taken apart by the core (`hub.toolkit`), so that their meaning is PyTorch's; what TVM is given are loops.
-Its own PyTorch frontend is not used: README.md says what was found.
+The core (`hub.toolkit`) decomposes the operators, so that they have PyTorch's semantics; TVM receives loops. Its own
+PyTorch frontend is not used: README.md lists the findings.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from plugin_tvm.staging import Stages, root_of, staged
 MAIN = "main"
 BIND = "bind"
 SMALL_BYTES = 1 << 20
-"""Up to which what follows from weights is kept, even where it is larger than they are."""
+"""Bytes up to which a result of weights alone is kept, even if it is larger than the weights."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the functions of a program take, by name: inputs as i0, i1, ..., numbers likewise, weights as weight0, ..."""
+    """Names of the arguments of a program's functions: inputs and numbers are i0, i1, ..., weights are weight0, ..."""
 
     main: tuple[str, ...]
-    """Behind the sizes."""
+    """Arguments of `main` after the sizes."""
     bind: tuple[str, ...]
-    """Weights."""
+    """Arguments of `bind`: weights."""
     bound: tuple[str, ...]
-    """What `bind` gives, and `main` takes behind the others; without any there is no such function."""
+    """Results of `bind`, which `main` takes after its other arguments; if empty, there is no `bind`."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a call needs to know beside machine code."""
+    """Facts about a program that a call needs, other than machine code."""
 
     names: Names
     sizes: tuple[str, ...]
-    """Python texts over inputs that give the sizes, which `main` takes first; without any it takes none."""
+    """Python expressions over inputs for the sizes, which are the first arguments of `main`; may be empty."""
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
-    """For each output, the Python text of its shape in memory, and the dims in the order that the cluster wants."""
+    """For each output, the Python expression of its shape in memory, and the dims in the cluster's order."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Program:
 
 
 def program_of(cluster: Cluster, *, is_parallel: bool) -> Program:
-    """Return a cluster's Relax module. Raises CompileError for what has no rule or expression."""
+    """Return a cluster's Relax module. Raise CompileError for a node without rule or expression."""
     lowered = lower(cluster)
     outputs = simplified(lowered.outputs, in_order(lowered.outputs))
     builder = _Builder(tuple(symbol_texts(cluster)), is_parallel=is_parallel)
@@ -72,7 +72,7 @@ def program_of(cluster: Cluster, *, is_parallel: bool) -> Program:
 
 
 def facts_of(cluster: Cluster, names: Names) -> Facts:
-    """Return what a call needs to know of a cluster whose program takes arguments of these names."""
+    """Return the facts that a call needs about a cluster whose program has arguments of these names."""
     symbols = symbol_texts(cluster)
     texts = {symbol: f"({text})" for symbol, text in symbols.items()}
     shapes = tuple(_shape_text(spec, texts) for spec in cluster.outputs)
@@ -86,18 +86,18 @@ def _shape_text(spec: TensorSpec, texts: Mapping[Any, str]) -> str:
 
 
 class _Builder:
-    """Makes one Relax module."""
+    """The builder of one Relax module."""
 
     def __init__(self, shown: Sequence[Size], *, is_parallel: bool) -> None:
         self.shown = shown
         self.is_parallel = is_parallel
         self.sizes = Sizes(shown)
         self.values: dict[Tensor, Any] = {}
-        """What stands for each tensor in the function that is being made."""
+        """Relax variables of tensors in the function that is being built."""
         self.kernels: dict[Tensor, Kernel] = {}
 
     def built(self, stages: Stages, outputs: Sequence[Tensor], weights: Collection[str]) -> tuple[Any, Names]:
-        """Return the module, and what its functions take."""
+        """Return the module, and the names of its functions' arguments."""
         from plugin_tvm.library import relax
 
         for tensor in stages.kept:
@@ -123,9 +123,9 @@ class _Builder:
         return builder.get(), Names(tuple(sources), tuple(bind), tuple(bound))
 
     def _known_once(self, stages: Stages, roots: Collection[Tensor], weights: Collection[str]) -> dict[Tensor, None]:
-        """Return what follows from weights alone, or from nothing; results that leave are made anew.
+        """Return tensors that depend on weights alone, or on nothing; results of the cluster are computed at every call.
 
-        What is larger than all that it is made of would cost the memory that small weights are there to save.
+        A tensor larger than all its sources is excluded: keeping it would cost the memory that small weights save.
         """
         found: dict[Tensor, None] = {}
         for tensor in stages.kept:
@@ -140,7 +140,7 @@ class _Builder:
         return found
 
     def _with_sources(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return tensors with what they read from outside in front of them."""
+        """Return tensors, preceded by the sources that they read."""
         read = (source for tensor in tensors for source in self._reads(tensor) if isinstance(source, Source))
         return [*dict.fromkeys(read), *tensors]
 
@@ -196,11 +196,11 @@ class _Builder:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Return a tensor's bytes; of symbolic sizes more than anybody keeps."""
+    """Return a tensor's size in bytes; for symbolic sizes, more than any limit."""
     count = product(tensor.shape)
     return count * getattr(torch, MEMORY[tensor.dtype]).itemsize if isinstance(count, int) else 1 << 62
 
 
 def _by_name(kept: Iterable[Tensor]) -> dict[str, Source]:
-    """Return what comes from outside, once each: a weight may be read as several sources of one name."""
+    """Return sources by name, once each: several sources may have the name of one weight."""
     return {tensor.name: tensor for tensor in kept if isinstance(tensor, Source)}

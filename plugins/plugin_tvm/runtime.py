@@ -1,4 +1,4 @@
-"""Runs compiled clusters with zero copies both ways, from any number of threads."""
+"""Runs compiled clusters with zero-copy inputs and outputs, from any number of threads."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ NAME = "tvm"
 LIBRARY = "cluster.so"
 META = "tvm.json"
 ALIGNMENT = 64
-"""Bytes at whose multiples TVM's code takes memory to begin, without looking: elsewhere its loads end the process."""
+"""Bytes. TVM's code assumes this alignment without a check: loads from other addresses crash the process."""
 _AS_BITS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
-"""What lies in memory as another dtype to TVM."""
+"""Dtypes under which TVM sees memory of other dtypes."""
 _NUMBERS = {"int": torch.int64, "float": torch.float64, "bool": torch.uint8}
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The programs on the way to machine code, for people; "" after a load."""
+    """The intermediate programs between a cluster and its machine code, for debugging; "" after a load."""
 
     relax: str = ""
     scheduled: str = ""
@@ -50,16 +50,19 @@ class Texts:
 
 
 class TvmExecutable(Executable):
-    """A compiled cluster: Relax's virtual machine over machine code, weights where PyTorch has them."""
+    """A compiled cluster: Relax's virtual machine over machine code, with weights in PyTorch's memory."""
 
     def __init__(self, cluster: Cluster, library: Any, facts: Facts, threads: int, texts: Texts | None = None) -> None:
-        """`library` is an executable of Relax, or a module loaded from a shared library."""
+        """Bind the weights and prepare a virtual machine.
+
+        `library` is an executable of Relax, or a module loaded from a shared library.
+        """
         self._cluster, self._library, self.facts, self._threads = cluster, library, facts, threads
         self.texts = texts or Texts()
         weights = weights_of(cluster)
         names = facts.names
         self.weights = {name: array(weights[name]) for name in (*names.bind, *names.main) if name in weights}
-        """What lies in PyTorch's memory."""
+        """Weights, as TVM's tensors over PyTorch's memory."""
         self._orders = tuple(memory_order(spec) if isinstance(spec, TensorSpec) else () for spec in cluster.inputs)
         self._sizes = _reader(facts.sizes, len(cluster.inputs))
         self._shapes = tuple(_reader((text,), len(cluster.inputs)) for text, _ in facts.outputs)
@@ -70,7 +73,7 @@ class TvmExecutable(Executable):
         self._names = (*names.main, *names.bound)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Run one call. Raises InputRefused for empty tensors and other dtypes, RunError for anything else."""
+        """Run one call. Raise InputRefused for empty tensors and other dtypes, RunError for any other failure."""
         try:
             self._check(inputs)
             arguments = [self._argument(name, inputs) for name in self._names]
@@ -85,7 +88,7 @@ class TvmExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Write a shared library and its digest. Weights are not in it. Raises CompileError without a C compiler."""
+        """Write a shared library and its digest, without weights. Raise CompileError if there is no C compiler."""
         try:
             self._library.export_library(str(folder / LIBRARY))
         except Exception as error:
@@ -99,7 +102,7 @@ class TvmExecutable(Executable):
         (folder / META).write_text(json.dumps({"sha256": digest, "names": asdict(self.facts.names)}))
 
     def dump(self, folder: Path) -> None:
-        """Write the FX program and, not after a load, Relax and TensorIR before and after scheduling."""
+        """Write the FX program and, unless loaded, Relax and TensorIR before and after scheduling."""
         (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
         if self.texts.relax:
             (folder / "relax.py.txt").write_text(self.texts.relax)
@@ -113,7 +116,7 @@ class TvmExecutable(Executable):
         return relax.VirtualMachine(self._library, cpu())
 
     def _bound(self) -> dict[str, Any]:
-        """Return what follows from weights alone, computed now and not at every call."""
+        """Compute the tensors that depend on weights alone, once instead of at every call."""
         names = self.facts.names
         if not names.bound:
             return {}
@@ -122,7 +125,7 @@ class TvmExecutable(Executable):
         return {name: found[place] for place, name in enumerate(names.bound)}
 
     def _run(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Run a virtual machine that nobody else runs: it keeps the state of one call."""
+        """Run a virtual machine that no other thread uses: it keeps the state of one call."""
         with self._lock:
             machine = self._idle.pop() if self._idle else None
         machine = machine or self._machine()
@@ -138,7 +141,7 @@ class TvmExecutable(Executable):
         for name, spec, value in zip(self._cluster.input_names, self._cluster.inputs, inputs, strict=True):
             if not isinstance(spec, TensorSpec):
                 continue
-            if value.dtype is not spec.dtype:  # a refusal: some of eager's kernels give others than fake tensors announce
+            if value.dtype is not spec.dtype:  # not an error: some of eager's kernels return other dtypes than fakes
                 raise InputRefused(f"input {name}: got {value.dtype}, compiled for {spec}")
             if len(value.shape) != len(spec.shape):
                 raise RunError(f"input {name}: got {list(value.shape)}, compiled for {spec}")
@@ -183,23 +186,23 @@ def tensor(value: Any) -> torch.Tensor:
 
 
 def restored(folder: Path) -> tuple[Any, Names]:
-    """Load what `save` wrote: code, and the names of what it takes.
+    """Load the files of `save`: code, and the names of its arguments.
 
-    Raises ValueError for a library other than the one written: loading it runs it.
+    Raise ValueError if the library has changed, because loading a library runs code.
     """
     kept = json.loads((folder / META).read_text())
     code = (folder / LIBRARY).read_bytes()
     if hashlib.sha256(code).hexdigest() != kept["sha256"]:
         raise ValueError(f"{LIBRARY} is damaged")
-    with tempfile.TemporaryDirectory(prefix="hub-tvm-") as place:  # what was read is what is loaded, whatever comes after
+    with tempfile.TemporaryDirectory(prefix="hub-tvm-") as place:  # load the bytes that were checked, not the file
         path = Path(place) / LIBRARY
         path.write_bytes(code)
-        # Unmapped once nobody holds it; TVM's own function keeps every library until the process ends.
+        # Unmapped when its last user drops it; TVM's own function keeps every library until the process ends.
         library = tvm_ffi.load_module(path, keep_module_alive=False)
         return library, Names(**{key: tuple(names) for key, names in kept["names"].items()})
 
 
 def _reader(texts: Sequence[str], count: int) -> Callable[..., tuple[Any, ...]]:
-    """Return a function of the inputs that gives what some texts say; the texts are the hub's own, over shapes."""
+    """Return a function of the inputs that evaluates some expressions; the hub itself wrote them, over shapes."""
     names = ", ".join(f"i{place}" for place in range(count))
     return eval(f"lambda {names}: ({''.join(text + ', ' for text in texts)})")

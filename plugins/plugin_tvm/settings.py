@@ -1,4 +1,4 @@
-"""What a user can set of TVM."""
+"""Settings of TVM for users."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Settings(BackendSettings):
 
     @property
     def folder(self) -> Path:
-        """Return the database's folder, which may not exist."""
+        """The database's folder, which may not exist."""
         if self.database is not None:
             return self.database
         return tuning_folder(self.cache_folder, "tvm")
 
     @property
     def state(self) -> str:
-        """Return what the database holds: kernels are compiled as tuning found them."""
+        """Digest of the database's contents, which affect compilation: kernels use the schedules that tuning found."""
         return state_of(self.folder)
 
     @property
     def missing(self) -> str:
-        """Return what the target lacks here."""
+        """Parts of the target that this machine lacks; "" for none."""
         if self.target == "cuda":
             return "a CUDA compiler in the wheel of TVM 0.27, which has CUDA's runtime and no code generator for it"
         return ""

@@ -22,7 +22,7 @@ class Sizes:
         self.variables: Mapping[Size, Any] = {size: tirx.Var(f"n{place}", "int64") for place, size in enumerate(shown)}
 
     def of(self, size: Size) -> Any:
-        """Return a size as an int64. Raises CompileError for one that no input shows."""
+        """Return a size as an int64. Raise CompileError if no input shows it."""
         from plugin_tvm.library import tirx
 
         if isinstance(size, int):

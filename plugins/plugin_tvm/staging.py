@@ -1,4 +1,4 @@
-"""Decides which tensors of a program are left in memory, each by a kernel of its own; all others are computed in place."""
+"""Decides which tensors of a program are stored in memory, each by a kernel of its own; others are computed in place."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from hub.toolkit.tensors import (
 from plugin_tvm.functions import COSTLY
 
 MOST_REPEATED = 12
-"""Functions at most that are computed once for each of several readers."""
+"""Largest number of functions that are computed once for each of several readers."""
 MOST_AGAIN = 1 << 15
-"""Functions at most that are computed beyond the first time for each element: about what a kernel of its own costs."""
+"""Largest number of repeated function evaluations over all elements: about the cost of a separate kernel."""
 MOST_IN_PLACE = 120
-"""Functions at most in one kernel: expressions are trees to TVM, which walks them in every pass."""
+"""Largest number of functions in one kernel: TVM represents expressions as trees, which it walks in every pass."""
 
 
 @dataclass(frozen=True)
 class Stages:
-    """What is left in memory."""
+    """The tensors of a program that are stored in memory."""
 
     kept: Mapping[Tensor, None]
-    """Tensors that lie in memory, sources first: from outside, under another shape, or computed by a kernel."""
+    """Stored tensors, sources first: from outside, under another shape, or computed by a kernel."""
     numbers: Mapping[str, Source]
     """Inputs that are plain numbers, by name."""
 
 
 def staged(outputs: Sequence[Tensor]) -> Stages:
-    """Return what is left in memory of the program behind some outputs."""
+    """Return the stored tensors of the program that computes some outputs."""
     order = in_order(outputs)
     numbers: dict[str, Source] = {}
     for tensor in order:
@@ -57,7 +57,7 @@ def staged(outputs: Sequence[Tensor]) -> Stages:
 
 
 class _Kept:
-    """Goes through a program, sources first."""
+    """A pass over a program, sources first, that finds the stored tensors."""
 
     def __init__(self, order: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self.needed = _needed(order, outputs)
@@ -96,7 +96,7 @@ class _Kept:
         return len(readers) > 1 and self.functions[tensor] > MOST_REPEATED
 
     def _again(self, tensor: Tensor, readers: Sequence[Tensor]) -> int:
-        """Return functions and conditions that readers would compute more than once for an element: windows, say."""
+        """Return the number of functions and conditions that readers would recompute for elements, such as in windows."""
         own, *read = (_count(each) for each in (tensor, *(reader for reader in readers if not isinstance(reader, Join))))
         if not isinstance(own, int):
             return 0
@@ -105,7 +105,7 @@ class _Kept:
 
 
 def _needed(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Collection[Tensor]:
-    """Return what has to lie in memory because somebody reads it from there, or because it leaves."""
+    """Return the tensors that must be in memory because they are read from there, or because they are outputs."""
     found = dict.fromkeys(map(root_of, outputs))
     for tensor in order:
         if isinstance(tensor, (Product, Scan, Put)):
@@ -116,7 +116,7 @@ def _needed(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Collection[Te
 
 
 def _readers(order: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
-    """Return who reads each tensor, through views."""
+    """Return the readers of each tensor, through views."""
     found: dict[Tensor, list[Tensor]] = {}
     for tensor in order:
         if not isinstance(tensor, View):
@@ -132,17 +132,17 @@ def _behind(tensor: Tensor) -> Tensor:
 
 
 def _count(tensor: Tensor) -> Size:
-    """Return how many elements are computed for a tensor."""
+    """Return the number of elements that are computed for a tensor."""
     return product(tensor.source.shape if isinstance(tensor, Reduce) else tensor.shape)
 
 
 def root_of(tensor: Tensor) -> Tensor:
-    """Return the tensor whose memory one is."""
+    """Return the tensor that owns a tensor's memory."""
     while isinstance(tensor, Reshape):
         tensor = tensor.source
     return tensor
 
 
 def in_memory(tensor: Tensor) -> Tensor:
-    """Return a tensor as one that can lie in memory."""
+    """Return a tensor, or a copy of it that can be in memory."""
     return tensor if isinstance(tensor, (*IN_MEMORY, *COMPUTED)) else copied(tensor)

@@ -1,4 +1,4 @@
-"""Operators that TVM takes: those that the core takes apart into loops, each tried. Neither torch nor TVM here.
+"""The operators that TVM supports: those that the core decomposes into loops, each tested. Imports neither torch nor TVM.
 
 Found by the conformance suite with apache-tvm 0.27.
 """
@@ -84,15 +84,15 @@ _TAKEN = _names(
     "slice_backward.default select_backward.default embedding_dense_backward.default nll_loss_forward.default "
     "nll_loss_backward.default "
 )
-"""Tried with every sample call of the conformance suite. A row that the core adds is not taken before that."""
+"""Operators tested with every sample call of the conformance suite. A new row of the core needs that test first."""
 
 FURTHER: Mapping[str, tuple[Condition, ...]] = NARROWER
-"""Conditions beside those of the core's table."""
+"""Conditions in addition to those of the core's table."""
 
 OWN: Mapping[str, tuple[Condition, ...]] = {
     "aten.lstm.input": (dtypes("float32", "float64"), one_of("train", False), unrollable_lstm),
 }
-"""Operators beside the core's table."""
+"""Operators in addition to the core's table."""
 
 OPERATORS = OperatorTable(
     {**{name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN}, **OWN},

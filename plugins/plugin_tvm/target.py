@@ -1,4 +1,4 @@
-"""The host as a target of TVM's code generator: its CPU by name, less what a virtual machine hides of it."""
+"""The host as a target of TVM's code generator: its CPU by name, minus features that a virtual machine hides."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 _CHECKED = ("avx", "amx", "fma", "f16c", "bmi", "vaes", "vpclmul", "gfni", "sse")
-"""Features that code of a CPU's name may use, by how their names begin; others only steer choices."""
+"""Prefixes of features that code for a CPU's name may use; other features only influence heuristics."""
 
 
 @cache
 def host_target(threads: int) -> Any:
-    """Return the host as a target with so many cores."""
+    """Return the host as a target with the given number of cores."""
     from plugin_tvm.library import codegen, tvm
 
     name = str(codegen.llvm_get_system_cpu())
@@ -24,7 +24,7 @@ def host_target(threads: int) -> Any:
 
 
 def hidden_features(features: set[str], flags: set[str]) -> tuple[str, ...]:
-    """Return what a CPU of this name has and this machine does not show; nothing where it shows no flags."""
+    """Return features of a CPU of this name that this machine does not show; none if it shows no flags."""
     shown = {_plain(flag) for flag in flags}
     doubtful = (feature for feature in sorted(features) if feature.startswith(_CHECKED))
     known = {"bmi": "bmi1", "sse3": "pni"}
@@ -36,7 +36,7 @@ def _plain(name: str) -> str:
 
 
 def _flags() -> set[str]:
-    """Return the features that Linux shows of an x86 CPU; none elsewhere."""
+    """Return the features of an x86 CPU that Linux shows; none elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Searches for schedules of kernels with MetaSchedule, the dearest kernel first, until a budget is spent."""
+"""Searches for schedules of kernels with MetaSchedule, the most expensive kernel first, until a budget is spent."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from plugin_tvm.database import FAILED_S, Database
 from plugin_tvm.plain import alone, has_root, plain_schedule
 
 BATCH = 16
-"""Schedules that are measured between two looks at the clock."""
+"""Number of schedules that are measured between two checks of the clock."""
 NAIVE_S = 5e-10
-"""Seconds of one step of a product's plain loops: 1.8e9 of them take 0.88 s (a BERT of 2 layers, 2 cores, 2026-11)."""
+"""Seconds of one step of a product's default loops: 1.8e9 of them take 0.88 s (a BERT of 2 layers, 2 cores, 2026-11)."""
 MEASURED_S = 0.01
 """Seconds for which each schedule runs."""
 HOPELESS = 8.0
-"""How many times as long as the best one a schedule may take before it is measured no further."""
+"""Ratio to the best schedule's time from which a schedule is not measured further."""
 WEARY = 3
-"""Batches without a gain after which a kernel waits for all others."""
+"""Number of batches without a gain after which a kernel waits for all others."""
 GAIN = 0.98
 NEAR = 2.0
-"""How many times as long as the bound a kernel takes from which on nothing is searched for it."""
+"""Ratio to the lower bound within which a kernel is not tuned further."""
 CALL_S = 3e-6
-"""Seconds of one kernel's call that no schedule changes."""
+"""Seconds of one kernel's call that no schedule can reduce."""
 DEAR_S = 2e-4
-"""Seconds from which on a kernel that nobody tuned decides a price."""
+"""Seconds from which an untuned kernel makes an estimate impossible."""
 
 
 @dataclass
@@ -42,19 +42,19 @@ class Task:
     name: str
     module: Any
     count: int
-    """How often the model runs it."""
+    """Number of times that the model runs it."""
     steps: float
-    """Steps of its loops."""
+    """Number of steps of its loops."""
     least_s: float = 0.0
-    """Seconds that no schedule stays below."""
+    """Lower bound on its time, in seconds."""
     best_s: float = math.inf
     trials: int = 0
     idle: int = 0
-    """Batches since its last gain."""
+    """Number of batches since its last gain."""
     is_stuck: bool = False
-    """True where TVM cannot search for schedules of it."""
+    """True if TVM cannot search for schedules of it."""
     problem: str = ""
-    """What went wrong first in the last batch."""
+    """First error of the last batch."""
     model: Any = field(default=None, repr=False)
 
     @property
@@ -64,13 +64,13 @@ class Task:
 
     @property
     def hope_s(self) -> float:
-        """Seconds of the model that a better schedule could save at most; 0 where the best is near the bound."""
+        """Largest number of seconds of the model that a better schedule could save; 0 if the best is near the bound."""
         is_near = self.best_s < NEAR * self.least_s + CALL_S
         return 0.0 if is_near else self.price_s - self.count * self.least_s
 
 
 def tasks_of(modules: Iterable[Any]) -> list[Task]:
-    """Return the kernels of some Relax modules that are worth tuning, each structure once."""
+    """Return the kernels of some Relax modules that can be tuned, each structure once."""
     found: dict[str, Task] = {}
     for module in modules:
         for name, count in calls_in(module).items():
@@ -87,7 +87,7 @@ def tasks_of(modules: Iterable[Any]) -> list[Task]:
 
 
 def steps_of(kernel: Any) -> float | None:
-    """Return the steps of a kernel's loops; None where a size is symbolic, or its loops are no schedulable blocks."""
+    """Return the number of steps of a kernel's loops; None if a size is symbolic or its loops cannot be scheduled."""
     from plugin_tvm.library import s_tir
 
     if not has_root(kernel["main"]):
@@ -105,12 +105,12 @@ def steps_of(kernel: Any) -> float | None:
 
 
 def bounded(tasks: Sequence[Task], limits: Peaks) -> Sequence[Task]:
-    """Return the tasks with the seconds that no schedule stays below."""
+    """Return the tasks with lower bounds on their times, in seconds."""
     return [replace(task, least_s=_least_s(task.module, task.steps, limits)) for task in tasks]
 
 
 def _least_s(kernel: Any, steps: float, limits: Peaks) -> float:
-    """Return the seconds of sums at the peak of multiplying and adding, of other kernels at memory's."""
+    """Return a lower bound in seconds: at peak FLOPS for sums, at peak memory bandwidth for other kernels."""
     from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 
     from plugin_tvm.library import s_tir
@@ -133,7 +133,7 @@ def tune(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Tune kernels until the budget is spent; what is found is in the database batch by batch."""
+    """Tune kernels until the budget is spent; results are in the database after each batch."""
     end_s = clock() + budget_s
     for task in tasks:
         kept = database.best(task.module)
@@ -152,7 +152,7 @@ def tune(
 
 
 def next_task(tasks: Sequence[Task]) -> Task | None:
-    """Return the kernel to go on with: where most can be saved, untried ones first; None where nothing can be."""
+    """Return the next kernel to tune: an untried one, else that with the largest possible saving; None if there is none."""
     able = [task for task in tasks if not task.is_stuck and task.hope_s > 0]
     if not able:
         return None
@@ -162,18 +162,18 @@ def next_task(tasks: Sequence[Task]) -> Task | None:
 
 
 def _measure_plain(task: Task, target: Any, database: Database, threads: int) -> None:
-    """Measure the schedule that a kernel has without a search: for functions of elements there is often none better."""
+    """Measure the default schedule of a kernel: for elementwise functions there is often none better."""
     from plugin_tvm.measuring import measured
 
     try:
         schedule = plain_schedule(task.module, threads)
         database.keep(task.module, schedule.trace, measured(schedule.mod, target, threads, MEASURED_S))
-    except Exception as error:  # noqa: BLE001 - what TVM raises costs this kernel only
+    except Exception as error:  # noqa: BLE001 - an exception of TVM costs only this kernel
         task.problem = f"{type(error).__name__}: {error}"
 
 
 def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> None:
-    """Measure some schedules of one kernel. What TVM raises costs this kernel only."""
+    """Measure some schedules of one kernel. An exception of TVM costs only this kernel."""
     from tvm.s_tir.meta_schedule.tune import tune_tasks
 
     from plugin_tvm.library import meta_schedule as ms
@@ -207,7 +207,7 @@ def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> No
             measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
         )
         task.problem = problems[0] if problems else ""
-    except Exception as error:  # noqa: BLE001 - TVM raises anything over a kernel that its rules do not fit
+    except Exception as error:  # noqa: BLE001 - TVM raises anything for kernels that its rules do not fit
         task.is_stuck, task.problem = True, f"{type(error).__name__}: {error}"
     task.trials += BATCH
     kept = database.best(task.module)
@@ -222,9 +222,9 @@ _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 @contextmanager
 def _without_intrinsics() -> Generator[None]:
-    """Keep MetaSchedule from importing instructions for tensors, which takes minutes (TVM 0.27: it parses all of CUDA's).
+    """Keep MetaSchedule from importing tensor intrinsics, which takes minutes (TVM 0.27 parses all of CUDA's).
 
-    On CPUs they are for products of int8 alone, of which there are none.
+    On CPUs they only serve int8 products, which do not occur here.
     """
     is_there = _INTRINSICS in sys.modules
     sys.modules.setdefault(_INTRINSICS, ModuleType(_INTRINSICS))
@@ -236,14 +236,14 @@ def _without_intrinsics() -> Generator[None]:
 
 
 def _space() -> Any:
-    """Return the rules that all CPUs share; those for AVX-512 differ in products of int8."""
+    """Return the rules that all CPUs share; those for AVX-512 differ in int8 products."""
     from plugin_tvm.library import meta_schedule as ms
 
     return ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
 
 
 def price_s(tasks: Sequence[Task], database: Database) -> float | None:
-    """Return the seconds of a model's kernels as tuning measured them; None where one with much to do was not tuned."""
+    """Return the seconds of a model's kernels as tuning measured them; None if an expensive one was not tuned."""
     total_s = 0.0
     for task in tasks:
         kept = database.best(task.module)
@@ -254,7 +254,7 @@ def price_s(tasks: Sequence[Task], database: Database) -> float | None:
 
 
 def summary(tasks: Sequence[Task]) -> str:
-    """Return what tuning found, in a line."""
+    """Return the results of tuning as one line."""
     done = [task for task in tasks if math.isfinite(task.best_s)]
     trials = sum(task.trials for task in tasks)
     price = shown(sum(task.price_s for task in tasks))

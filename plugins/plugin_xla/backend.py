@@ -1,4 +1,4 @@
-"""The backend: decides from its table, compiles through torch-mlir and XLA, loads what it saved."""
+"""The backend: selects nodes by its table, compiles through torch-mlir and XLA, and loads saved machine code."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
 
 
 def create(settings: Settings | None = None) -> Xla:
-    """Return the backend; called once a process for each settings."""
+    """Return the backend; called once per process for each distinct settings."""
     return Xla(settings or Settings())
 
 
 class Xla(Backend):
-    """XLA on the CPU, or on a GPU or TPU where its settings say so."""
+    """XLA on the CPU, or on a GPU or TPU if its settings name one."""
 
     def __init__(self, settings: Settings) -> None:
-        """Import nothing heavy."""
+        """Store the settings; import nothing heavy."""
         self._settings, self._target = settings, settings.target
         self._operators = ON_GPU if settings.target == "cuda" else OPERATORS
 
@@ -69,7 +69,7 @@ class Xla(Backend):
         return self._operators.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
-        """Compile a cluster for the sizes that it was captured with. Raises CompileError with the compiler's reason."""
+        """Compile a cluster for the sizes of its capture. Raise CompileError with the compiler's reason."""
         try:
             self._require_target()
             sizes = captured_sizes(cluster)
@@ -80,7 +80,7 @@ class Xla(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
-        """Restore machine code from what `save` wrote; the weights are the cluster's."""
+        """Restore machine code from the files of `save`; the weights are the cluster's."""
         try:
             self._require_target()
             listed = json.loads((folder / META).read_text())["programs"]
@@ -100,11 +100,11 @@ class Xla(Backend):
         where = one.local_devices()[0]
         loaded = one.compile_and_load(_PROBE, [where], options())
         summand = torch.tensor([1.0, 2.0], device="cuda" if self._target == "cuda" else "cpu")
-        summed: Any = way.take(loaded.execute([way.give(summand, where)])[0])  # torch leaves open what its lists hold
+        summed: Any = way.take(loaded.execute([way.give(summand, where)])[0])  # torch's stub does not type list elements
         return summed.tolist()
 
     def _device(self, cluster: Cluster, settings: CompileSettings) -> Any:
-        """Return the device that runs a cluster: the GPU on which its tensors lie, the first one of other targets."""
+        """Return the device that runs a cluster: the GPU that holds its tensors; for other targets the first device."""
         one = client(self._target, settings.threads)
         return one.device_from_local_hardware_id(_place(cluster)) if self._target == "cuda" else one.local_devices()[0]
 
@@ -116,7 +116,7 @@ class Xla(Backend):
         return XlaExecutable(cluster, self._device(cluster, settings), exchange(self._target), programs, build)
 
     def _built(self, cluster: Cluster, settings: CompileSettings, sizes: Sizes) -> Program:
-        """Compile a cluster for given sizes. Raises CompileError, which says which of the two compilers refused."""
+        """Compile a cluster for given sizes. Raise CompileError, which names the compiler that refused it."""
         from plugin_xla.runtime import Program
 
         try:
@@ -136,7 +136,7 @@ class Xla(Backend):
         from plugin_xla.runtime import Program
 
         code = (folder / f"program{place}.xla").read_bytes()
-        if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # XLA runs whatever it deserialises
+        if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # XLA runs any code that it deserialises
             raise ValueError(f"program{place}.xla is damaged")
         where = self._device(cluster, settings)
         loaded = where.client.deserialize_executable(code, [where], options())
@@ -146,7 +146,7 @@ class Xla(Backend):
 
 
 def _place(cluster: Cluster) -> int:
-    """Return the number of the GPU on which a cluster's results lie."""
+    """Return the index of the GPU that holds a cluster's results."""
     return next((spec.device.index or 0 for spec in cluster.outputs if spec.device.type == "cuda"), 0)
 
 

@@ -1,4 +1,5 @@
-"""XLA's clients: one a process for each target, the CPU's for each number of threads. JAX is imported for the first one."""
+"""XLA's clients: one per process for each target, for the CPU one per number of threads. JAX is imported with the first
+one."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ from plugin_xla.settings import library
 
 _LOCK = threading.Lock()
 _THREADS = "NPROC"
-"""Variable from which XLA takes the size of a client's thread pool; its API has no other way (jaxlib 0.10)."""
+"""Variable from which XLA reads the size of a client's thread pool; its API has no option for it (jaxlib 0.10)."""
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    # Else XLA takes three quarters of the GPU's memory at once, which PyTorch needs.
+    # Otherwise XLA reserves three quarters of the GPU's memory at once, which PyTorch needs.
     "cuda": {"platform_name": "cuda", "allocator": "default", "preallocate": False},
     "tpu": {},
 }
-"""What clients that come as libraries are made with."""
+"""Options of clients that come as libraries."""
 
 
 def client(target: str, threads: int) -> Any:
-    """Return the client whose pool has so many threads; made when first asked for, and kept, as its threads never end.
+    """Return the client with a pool of so many threads. It is created on first use and kept, because its threads never end.
 
-    It is none of JAX's own, so that neither its threads nor its options (`jax_enable_x64`) change for a user of JAX. Raises
-    whatever XLA raises where there is no such processor.
+    It is separate from JAX's own clients, so that neither its threads nor its options (`jax_enable_x64`) affect users of
+    JAX. XLA's exception propagates if there is no such processor.
     """
     with _LOCK:
         return _of_cpu(threads) if target == "cpu" else _of_library(target)
@@ -36,7 +37,7 @@ def client(target: str, threads: int) -> Any:
 def _of_cpu(threads: int) -> Any:
     native = importlib.import_module("plugin_xla.jax_import").native
     with seen_by_libraries({_THREADS: str(threads)}):
-        # Calls run in the thread that makes them and end with their results: inputs need not be kept alive any longer.
+        # Calls run in the calling thread and end with their results: inputs need not be kept alive any longer.
         return native.get_tfrt_cpu_client(asynchronous=False)
 
 
@@ -54,9 +55,9 @@ def _of_library(target: str) -> Any:
 
 
 def options() -> Any:
-    """Return the options of a compilation. They hold whatever `XLA_FLAGS` says.
+    """Return the options of a compilation. They take precedence over `XLA_FLAGS`.
 
-    Without options of its own `compile_and_load` (jaxlib 0.10.2) takes some under which `maximum` loses NaN.
+    Without options `compile_and_load` (jaxlib 0.10.2) uses defaults under which `maximum` loses NaN.
     """
     from jaxlib import xla_client as untyped
 

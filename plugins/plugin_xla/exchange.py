@@ -1,4 +1,4 @@
-"""How tensors become XLA's arrays, and arrays become tensors: over the same memory, or by copies where there is none."""
+"""Conversion between tensors and XLA's arrays: over the same memory, or by copies if memory cannot be shared."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.uint8, torch.bool),
 )
-"""What goes both ways."""
+"""Dtypes that are converted in both directions."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """The two ways for one target."""
+    """The conversions for one target."""
 
     give: Callable[[torch.Tensor, Any], Any]
-    """Return XLA's array on a device."""
+    """Function that returns XLA's array, on a device, for a tensor."""
     take: Callable[[Any], torch.Tensor]
-    """Return the tensor."""
+    """Function that returns the tensor for XLA's array."""
 
 
 def exchange(target: str) -> Exchange:
-    """Return how tensors go to a target and come back."""
+    """Return the conversions for a target."""
     return _WAYS[target]
 
 
 def array(value: torch.Tensor, device: Any) -> Any:
-    """Return XLA's array over a tensor's own memory, or over that of a contiguous copy; XLA copies where alignment asks."""
+    """Return XLA's array over a tensor's memory, or over a contiguous copy's; XLA copies if the alignment requires it."""
     if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
         value = value.cpu().resolve_neg().contiguous()
     return _jax.dlpack_managed_tensor_to_buffer(to_dlpack(value.detach()), device, None)
@@ -49,10 +49,10 @@ def tensor(value: Any) -> torch.Tensor:
 
 
 def on_stream(value: torch.Tensor, device: Any) -> Any:
-    """Return XLA's array over the memory of a GPU's tensor. XLA's stream waits for what PyTorch has launched by now.
+    """Return XLA's array over the memory of a GPU's tensor. XLA's stream waits for PyTorch's launches so far.
 
-    Whatever PyTorch frees and launches later waits for the call's results in turn (`off_stream`), so that no memory is
-    written while XLA reads it. Raises RunError while a CUDA graph is recorded: XLA launches on streams of its own.
+    In turn, PyTorch's later frees and launches wait for the call's results (`off_stream`), so that no memory is written
+    while XLA reads it. Raise RunError while a CUDA graph is recorded: XLA launches on streams of its own.
     """
     if torch.cuda.is_current_stream_capturing():
         raise RunError("XLA's calls cannot be part of a CUDA graph")
@@ -64,7 +64,7 @@ def on_stream(value: torch.Tensor, device: Any) -> Any:
 
 def off_stream(value: Any) -> torch.Tensor:
     """Return a tensor over the memory of XLA's array; PyTorch's stream waits for it."""
-    # 1 is how DLPack names the stream that CUDA calls 0.
+    # 1 is DLPack's number for the stream that CUDA numbers 0.
     stream = torch.cuda.current_stream().cuda_stream or 1
     return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(value, stream=stream))
 
@@ -72,7 +72,7 @@ def off_stream(value: Any) -> torch.Tensor:
 def sent(value: torch.Tensor, device: Any) -> Any:
     """Return an array that XLA owns: a copy in the device's memory."""
     value = value.detach().cpu().resolve_neg().contiguous()
-    is_bfloat16 = value.dtype is torch.bfloat16  # NumPy has none of its own
+    is_bfloat16 = value.dtype is torch.bfloat16  # NumPy has no bfloat16
     host = value.view(torch.int16).numpy().view(jax.numpy.bfloat16) if is_bfloat16 else value.numpy()
     return _jax.batched_device_put(
         jax.core.ShapedArray(host.shape, host.dtype),

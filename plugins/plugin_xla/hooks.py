@@ -7,7 +7,7 @@ from hub.plugin import BackendInfo, hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Register `xla`; its settings say which processor it compiles for."""
+    """Register `xla`; its settings name the processor that it compiles for."""
     return (
         BackendInfo(
             name="xla",

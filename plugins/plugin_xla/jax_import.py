@@ -1,8 +1,8 @@
-"""JAX, imported so that nothing of the process changes.
+"""JAX, imported without side effects on the process.
 
-jaxlib's arrays need it, and imported before XLA's first client it keeps XLA from logging to stderr. Version 0.10 sets two
-variables when it is imported, and draws from NumPy's random numbers for waiting times of clusters that are not used here:
-another thread's sequence would break.
+jaxlib's arrays need JAX, and its import before XLA's first client keeps XLA from logging to stderr. On import version 0.10
+sets two variables, and draws from NumPy's random numbers for the waiting times of cluster setups, which are not used here:
+this would change another thread's sequence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIABLES = ("TF_CPP_MIN_LOG_LEVEL", "TPU_SKIP_MDS_QUERY")
 
 @contextlib.contextmanager
 def _own_random_numbers() -> Generator[None]:
-    """Let this thread, and no other, draw `numpy.random.rand` from a generator of its own."""
+    """Make this thread alone draw `numpy.random.rand` from a generator of its own."""
     own, drawn, shared = threading.get_ident(), numpy.random.RandomState(0).rand, numpy.random.rand
 
     def rand(*sizes: Any) -> Any:

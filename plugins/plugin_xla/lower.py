@@ -1,4 +1,4 @@
-"""Lowers a cluster to the text of a StableHLO program, by torch-mlir, for sizes that are numbers."""
+"""Lowers a cluster to the text of a StableHLO program, by torch-mlir, for fixed sizes."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ from hub.toolkit.recurrence import unrolled
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
 _UNSIGNED_COMPARISON = re.compile(r"(stablehlo\.compare \w+, [^:\n]*, )SIGNED( : \(tensor<(?:[\dx]+x)?(?:i1|ui\d+)>)")
-"""torch-mlir 20261001 compares booleans and unsigned numbers as signed ones, which XLA refuses."""
+"""Pattern of signed comparisons: torch-mlir 20261001 compares booleans and unsigned numbers as signed, which XLA
+refuses."""
 
 _FOREIGN = ("= arith.constant dense<", "= stablehlo.constant dense<")
-"""torch-mlir leaves constants in a dialect that clients which come as libraries do not read."""
+"""Constants that torch-mlir leaves in a dialect that clients from libraries do not read."""
 _PRODUCTS = frozenset(("stablehlo.dot", "stablehlo.dot_general", "stablehlo.convolution"))
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """One function `main` in StableHLO."""
+    """A lowered cluster: one function `main` in StableHLO."""
 
     text: str
     fed: tuple[int, ...]
-    """For each argument, its position among the cluster's inputs and, behind these, its weights."""
+    """For each argument, its position among the cluster's inputs followed by its weights."""
 
 
 def lower(cluster: Cluster, sizes: Sizes, target: str) -> Lowered:
-    """Return the program for these sizes. Raises whatever torch-mlir raises.
+    """Return the program for these sizes. Any exception of torch-mlir propagates.
 
-    For a TPU a call's inputs are copied, and nobody reads the copies again: they are donated, results may take their place.
+    For a TPU the inputs of a call are copied, and the copies are not read again: they are donated, so that results may
+    reuse their memory.
     """
     from torch_mlir.extras import fx_decomp_util
 
-    torch_mlirs: Any = fx_decomp_util  # whose annotations leave the functions' types open
+    torch_mlirs: Any = fx_decomp_util  # its annotations leave the functions' types open
     table = {**completed(torch_mlirs.get_decomposition_table()), torch.ops.aten._to_copy.default: _wrapped}
     program = specialised(cluster, sizes, table, prepare=_prepare)
     given = len(cluster.inputs) if target == "tpu" else 0
@@ -52,7 +54,7 @@ def lower(cluster: Cluster, sizes: Sizes, target: str) -> Lowered:
 
 
 def _wrapped(value: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
-    """Return floats as bytes by way of wide integers, whose low bits eager keeps: XLA cuts floats off at 0 and 255."""
+    """Convert floats to bytes through wide integers, whose low bits eager keeps: XLA clamps floats to 0 and 255."""
     if dtype != torch.uint8 or not value.dtype.is_floating_point:
         return NotImplemented
     return value.to(torch.int64).to(torch.uint8)
@@ -65,7 +67,7 @@ def _prepare(module: fx.GraphModule) -> None:
 
 
 def _stablehlo(module: fx.GraphModule, *, is_exact: bool, donated: Sequence[int]) -> str:
-    """Return the text, with large constants in place: XLA knows no resources."""
+    """Return the text, with large constants inline: XLA does not know resources."""
     from torch_mlir import passmanager
     from torch_mlir.dialects import torch as torch_dialect
     from torch_mlir.extras.fx_importer import FxImporter
@@ -87,7 +89,7 @@ def _stablehlo(module: fx.GraphModule, *, is_exact: bool, donated: Sequence[int]
 
 
 def _in_full(operation: Any) -> Any:
-    """Have products computed in their inputs' own precision: a GPU takes tf32 otherwise, and a TPU bf16."""
+    """Set products to their inputs' own precision: by default a GPU uses tf32, and a TPU bf16."""
     ir = _mlir()
     if operation.name in _PRODUCTS:
         operation.attributes["precision_config"] = ir.Attribute.parse(
@@ -109,7 +111,7 @@ def _donate(module: Any, places: Sequence[int]) -> None:
 
 
 def _mlir() -> Any:
-    """Return torch-mlir's bindings of MLIR, which have no types."""
+    """Return torch-mlir's bindings of MLIR, which are untyped."""
     from torch_mlir import ir
 
     return ir

@@ -1,4 +1,4 @@
-"""Runs compiled programs, from any number of threads: with zero copies both ways on the CPU and on GPUs."""
+"""Runs compiled programs, from any number of threads: with zero-copy inputs and outputs on the CPU and on GPUs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Program:
     loaded: Any
     """XLA's executable."""
     fed: tuple[int, ...]
-    """For each argument, its position among the cluster's inputs and, behind these, its weights."""
+    """For each argument, its position among the cluster's inputs followed by its weights."""
     text: str = ""
     """The StableHLO it was compiled from; "" after a load."""
 
 
 class XlaExecutable(Executable):
-    """A compiled cluster: one program for each combination of sizes, the first made while compiling, others when met."""
+    """A compiled cluster: one program per combination of sizes, the first from compilation, others made on first use."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class XlaExecutable(Executable):
         programs: dict[Sizes, Program],
         build: Callable[[Sizes], Program],
     ) -> None:
-        """`build` compiles for further sizes. Weights become arguments: over PyTorch's memory, or copied once."""
+        """Prepare weights as arguments, over PyTorch's memory or copied once. `build` compiles for further sizes."""
         self._cluster = cluster
         self._programs = Programs(cluster, programs, build)
         self._device, self._exchange = device, exchange
@@ -60,7 +60,7 @@ class XlaExecutable(Executable):
         self._dtypes = tuple(spec.dtype if isinstance(spec, TensorSpec) else None for spec in cluster.inputs)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Run one call. Raises InputRefused for sizes beyond the most and for other dtypes, RunError for anything else."""
+        """Run one call. Raise InputRefused for too many size combinations and other dtypes, RunError for other failures."""
         try:
             program = self._programs.of(inputs)
             values = [self._argument(position, inputs) for position in program.fed]
@@ -72,7 +72,7 @@ class XlaExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Write machine code for each combination of sizes met so far. Weights are not in it."""
+        """Write machine code for each combination of sizes so far, without weights."""
         listed: list[dict[str, Any]] = []
         for place, (sizes, program) in enumerate(self._programs):
             code = program.loaded.serialize()
@@ -95,6 +95,6 @@ class XlaExecutable(Executable):
         value = inputs[position]
         if value.dtype is not self._dtypes[position]:
             name = self._cluster.input_names[position]
-            # A refusal: some of eager's kernels give other dtypes than fake tensors announce.
+            # Not an error: some of eager's kernels return other dtypes than fake tensors.
             raise InputRefused(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
         return self._exchange.give(value, self._device)

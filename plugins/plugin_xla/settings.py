@@ -1,4 +1,4 @@
-"""What the user sets of XLA: in options, `HUB_XLA_*` variables or hub.toml. Imports nothing heavy."""
+"""The user's settings of XLA: from options, `HUB_XLA_*` variables or hub.toml. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLIENTS: Mapping[str, tuple[str, ...]] = {
     "cuda": ("jax_plugins.xla_cuda13/xla_cuda_plugin.so", "jax_plugins.xla_cuda12/xla_cuda_plugin.so"),
     "tpu": ("libtpu/libtpu.so",),
 }
-"""For each target, the packages that bring its client, with the client's library in them; the first one found is taken."""
+"""For each target, packages that contain the library of its client; the first installed one is used."""
 _INSTALL: Mapping[str, str] = {
     "cuda": "pip install 'jax[cuda13]>=0.10,<0.11' (or jax[cuda12], as PyTorch's own CUDA)",
     "tpu": "pip install 'jax[tpu]>=0.10,<0.11'",
@@ -24,21 +24,22 @@ _INSTALL: Mapping[str, str] = {
 
 
 class Settings(BackendSettings):
-    """Which processor clusters are compiled for."""
+    """The processor that clusters are compiled for."""
 
     target: Annotated[Target, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)] = "cpu"
-    """Where clusters run. "cuda" takes tensors that lie on a GPU; "tpu" takes the CPU's, and copies them there and back."""
+    """Processor that runs clusters. "cuda" takes tensors in a GPU's memory; "tpu" takes the CPU's, and copies them both
+    ways."""
 
     @property
     def missing(self) -> str:
-        """Return which client is not here, so that nobody plans with what cannot run."""
+        """The missing client of the target, so that no plan uses what cannot run; "" if it is installed."""
         if self.target == "cpu" or library(self.target) is not None:
             return ""
         return f"target {self.target}: XLA's client for it is not installed: {_INSTALL[self.target]}"
 
 
 def library(target: str) -> Path | None:
-    """Return the library of a target's client, or None where it is not installed."""
+    """Return the library of a target's client, or None if it is not installed."""
     for place in _CLIENTS[target]:
         package, _, name = place.partition("/")
         for folder in _folders(package):
@@ -50,6 +51,6 @@ def library(target: str) -> Path | None:
 def _folders(package: str) -> tuple[str, ...]:
     try:
         spec = find_spec(package)
-    except ModuleNotFoundError:  # the package around it
+    except ModuleNotFoundError:  # the package that contains it
         return ()
     return tuple(spec.submodule_search_locations or ()) if spec else ()

@@ -1,4 +1,4 @@
-"""Operators that XLA takes: those of the core's table that came out right, with what was found beside them. No torch here.
+"""The operators that XLA supports: tested rows of the core's table, with restrictions that tests showed. Imports no torch.
 
 Found by the conformance suite with torch-mlir 20261001 and jaxlib 0.10.2.
 """
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from torch import fx
 
 _TRIED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
-"""Nobody tried int16 and int8."""
+"""Tested dtypes; int16 and int8 are untested."""
 _NOT_BYTES = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
 _FLOAT = dtypes("float32", "float64")
 _WHOLE = dtypes("int64", "int32", "uint8", "bool")
 
 
 def whole_bounds(node: fx.Node) -> str | None:
-    """Integers are clamped between integers."""
+    """Require integer bounds for clamping integers."""
     bounds = [argument(node, each.name) for each in declared_arguments(node) if each.name in ("min", "max")]
     is_float = next(tensors_of(node)).dtype.is_floating_point
     return None if is_float or not any(isinstance(bound, float) for bound in bounds) else "integers between floats"
 
 
 def of_numbers(node: fx.Node) -> str | None:
-    """torch-mlir makes no StableHLO of booleans that are compared with infinity."""
+    """Require numbers: torch-mlir makes no StableHLO of booleans that are compared with infinity."""
     return "booleans" if dtype_name(value_of(argument(node, "self")).dtype) == "bool" else None
 
 
 def moves(node: fx.Node) -> str | None:
-    """torch-mlir joins a whole tensor to a whole one where a roll comes back to where it began."""
+    """Require a roll that moves elements: for a full turn, torch-mlir concatenates the whole tensor with itself."""
     sizes = value_of(argument(node, "self")).shape
     for shift, dim in zip(argument(node, "shifts"), argument(node, "dims"), strict=True):
         if isinstance(shift, int) and isinstance(sizes[dim], int) and shift % sizes[dim] == 0:
@@ -61,7 +61,7 @@ def moves(node: fx.Node) -> str | None:
 
 
 def on_gpu(node: fx.Node) -> str | None:
-    """Every tensor lies on a GPU of NVIDIA's."""
+    """Require every tensor to be on an NVIDIA GPU."""
     bad = next((tensor.device for tensor in tensors_of(node) if tensor.device.type != "cuda"), None)
     return None if bad is None else f"device {bad}, only cuda here"
 
@@ -153,30 +153,30 @@ _TAKEN = _names(
     "threshold_backward.default gelu_backward.default leaky_relu_backward.default hardtanh_backward.default "
     "_softmax_backward_data.default _log_softmax_backward_data.default "
 )
-"""Tried with every sample call of the conformance suite. A row that the core adds is not taken before that."""
+"""Operators tested with every sample call of the conformance suite. A new row of the core needs that test first."""
 
 DECLINED: Mapping[str, str] = {
     **dict.fromkeys(_UNKNOWN, "torch-mlir makes no StableHLO of it"),
     "aten.slice_scatter.default": "torch-mlir runs out of memory over an end beyond the size",
 }
-"""Operators of the core's table that are left out, and why."""
+"""Operators of the core's table that are refused, with the reason."""
 
 FURTHER: Mapping[str, tuple[Condition, ...]] = {
     **NARROWER,
-    # torch-mlir takes bytes from 128 on for negative.
+    # torch-mlir treats bytes from 128 on as negative.
     **dict.fromkeys(_EXTREMES, (_NOT_BYTES,)),
     **dict.fromkeys(_PLACES, (dtypes("float32", "float64", "int64", "int32", "bool"),)),
-    # torch-mlir gives bytes other than 0 and 1 of bytes.
+    # torch-mlir returns bytes other than 0 and 1 for bytes.
     **dict.fromkeys(_TRUTH, (_NOT_BYTES,)),
     # torch-mlir makes no StableHLO of constants that are bytes.
     **dict.fromkeys(_CONSTANTS, (_NOT_BYTES,)),
-    # False / False gives 0 where the divisor is known, not NaN.
+    # False / False is 0 instead of NaN if the divisor is constant.
     **dict.fromkeys(_QUOTIENTS, (dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8"),)),
-    # XLA takes the smallest floats (denormals) for zero.
+    # XLA treats the smallest floats (denormals) as zero.
     **dict.fromkeys(_LOGICAL, (_WHOLE,)),
-    # torch-mlir shifts signs in, also into uint8.
+    # torch-mlir shifts sign bits in, even into uint8.
     **dict.fromkeys(_RIGHT, (dtypes("int64", "int32"),)),
-    # torch-mlir ends the process over a tensor without dims.
+    # torch-mlir crashes the process for a tensor without dims.
     **dict.fromkeys(_SOFTMAX, (has_dims,)),
     # torch-mlir makes no StableHLO of other calls.
     "aten.embedding.default": (one_of("scale_grad_by_freq", False), one_of("sparse", False)),
@@ -191,7 +191,7 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     "aten.max_pool3d.default": (_FLOAT, not_ceil, rank("self", 5, 5)),
     **dict.fromkeys(_names("clamp.default clamp_min.default clamp_max.default"), (whole_bounds,)),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": (only_output(0),),
-    # Sums in bytes end the process while torch-mlir makes StableHLO of them.
+    # torch-mlir crashes the process on sums of bytes when it makes StableHLO.
     "aten.cumsum.default": (has_dims, _NOT_BYTES),
     "aten.isinf.default": (_NOT_BYTES, of_numbers),
     "aten.erf.default": (dtypes("float32", "float64", "float16", "bfloat16"),),
@@ -199,16 +199,16 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     "aten.reciprocal.default": (dtypes("float32", "float64", "float16", "bfloat16"),),
     "aten.roll.default": (attribute("dims", bool, "some"), moves),
 }
-"""Conditions beside those of the core's table."""
+"""Conditions in addition to those of the core's table."""
 
 OWN: Mapping[str, tuple[Condition, ...]] = {
     "aten.lstm.input": (dtypes("float32", "float64"), one_of("train", False), unrollable_lstm),
 }
-"""Operators beside the core's table."""
+"""Operators in addition to the core's table."""
 
 
 def _conditions(name: str) -> tuple[Condition, ...]:
-    # torch-mlir ends the process, or makes no StableHLO, over a tensor without dims.
+    # torch-mlir crashes the process, or makes no StableHLO, for a tensor without dims.
     return (*ROWS[name], *FURTHER.get(name, ()), *((has_dims,) if name in _ALONG else ()))
 
 
@@ -218,6 +218,6 @@ def _table(place: Condition) -> OperatorTable:
 
 
 OPERATORS = _table(on_cpu)
-"""For tensors in the CPU's memory."""
+"""Table for tensors in the CPU's memory."""
 ON_GPU = _table(on_gpu)
-"""The same for tensors on a GPU. None of it was tried on one."""
+"""The same table for tensors on a GPU, untested on a GPU."""

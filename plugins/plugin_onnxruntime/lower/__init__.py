@@ -1,7 +1,7 @@
 """Lowers a cluster's ATen nodes to one ONNX graph, operator by operator, from a table of small functions.
 
-`torch.onnx.export` is not used: it takes seconds, gives no verdict for single nodes, and cannot start from an ATen graph
-cut out of a larger one.
+`torch.onnx.export` is not used: it takes seconds, gives no verdict on single nodes, and cannot start from an ATen graph cut
+out of a larger one.
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ _FAMILIES = (
     *(activations, arithmetic, attention, backward, conv, create, index, join, linear, logic, norm, order, pad, pointwise),
     *(pool, recurrent, reduce, resample, scan, shape),
 )
-"""Importing a family fills the table."""
+"""Modules that fill the table of rules when they are imported."""

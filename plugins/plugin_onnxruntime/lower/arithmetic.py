@@ -17,7 +17,7 @@ def _scaled(call: Call, name: str, alpha: Any) -> str:
 
 @lowers("add.Tensor", "add.Scalar")
 def add(call: Call) -> str:
-    """self + alpha * other; of booleans: or."""
+    """Return self + alpha * other; for booleans: or."""
     if call.out_dtype == torch.bool:
         return call.op("Or", call.typed("self"), call.typed("other"))
     return call.op("Add", call.typed("self"), _scaled(call, "other", call["alpha"]))
@@ -25,19 +25,19 @@ def add(call: Call) -> str:
 
 @lowers("sub.Tensor", "sub.Scalar")
 def subtract(call: Call) -> str:
-    """self - alpha * other."""
+    """Return self - alpha * other."""
     return call.op("Sub", call.typed("self"), _scaled(call, "other", call["alpha"]))
 
 
 @lowers("rsub.Tensor", "rsub.Scalar")
 def reverse_subtract(call: Call) -> str:
-    """other - alpha * self."""
+    """Return other - alpha * self."""
     return call.op("Sub", call.typed("other"), _scaled(call, "self", call["alpha"]))
 
 
 @lowers("mul.Tensor", "mul.Scalar")
 def multiply(call: Call) -> str:
-    """self * other; of booleans: and. The last product of a written-out RMS norm becomes one operator."""
+    """Return self * other; for booleans: and. The last product of a written-out RMS norm becomes one operator."""
     if (found := match_rms_norm(call.node)) is not None:
         return rms_normalised(call, found)
     kind = "And" if call.out_dtype == torch.bool else "Mul"
@@ -46,13 +46,13 @@ def multiply(call: Call) -> str:
 
 @lowers("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def divide(call: Call) -> str:
-    """self / other, in floating point even for integers."""
+    """Return self / other, in floating point even for integers."""
     return call.op("Div", call.typed("self"), call.typed("other"))
 
 
 @lowers("div.Tensor_mode", "div.Scalar_mode")
 def divide_rounded(call: Call) -> str:
-    """self / other, then rounded toward zero ("trunc") or down ("floor")."""
+    """Return self / other, rounded toward zero ("trunc") or down ("floor")."""
     mode = call["rounding_mode"]
     if mode is None:
         return divide(call)
@@ -63,14 +63,14 @@ def divide_rounded(call: Call) -> str:
 
 
 def truncated(call: Call, value: str) -> str:
-    """Round floats toward zero; what becomes zero keeps its sign."""
+    """Round floats toward zero; a result of zero keeps its sign."""
     is_below = call.op("Less", value, call.constant(0.0))
     return call.op("Where", is_below, call.op("Ceil", value), call.op("Floor", value))
 
 
 @lowers("floor_divide.default", "floor_divide.Scalar")
 def floor_divide(call: Call) -> str:
-    """Quotient rounded down, from the remainder, so that it is exact where self / other alone would round up."""
+    """Return the quotient rounded down, from the remainder: exact where self / other alone would round up."""
     value, by = call.typed("self"), call.typed("other")
     if not call.out_dtype.is_floating_point:
         quotient = call.op("Div", value, by)
@@ -85,14 +85,14 @@ def floor_divide(call: Call) -> str:
 
 
 def _rest(call: Call, value: str, by: str) -> str:
-    """Remainder with the dividend's sign. ORT's own takes integers through double."""
+    """Return the remainder with the dividend's sign. ORT's own operator computes integers in double."""
     if call.out_dtype.is_floating_point:
         return call.op("Mod", value, by, fmod=1)
     return call.op("Sub", value, call.op("Mul", call.op("Div", value, by), by))
 
 
 def _has_other_sign(call: Call, rest: str, by: str) -> str:
-    """Where a remainder is not zero, and of another sign than the divisor."""
+    """Return a mask of the remainders that are not zero and differ in sign from the divisor."""
     zero = call.constant(0)
     differs = call.op("Xor", call.op("Less", rest, zero), call.op("Less", by, zero))
     return call.op("And", differs, call.op("Not", call.op("Equal", rest, zero)))
@@ -100,7 +100,7 @@ def _has_other_sign(call: Call, rest: str, by: str) -> str:
 
 @lowers("remainder.Tensor", "remainder.Scalar")
 def remainder(call: Call) -> str:
-    """Remainder with the divisor's sign."""
+    """Return the remainder with the divisor's sign."""
     return _remainder(call, call.typed("self"), call.typed("other"))
 
 
@@ -113,13 +113,13 @@ def _remainder(call: Call, value: str, by: str) -> str:
 
 @lowers("fmod.Tensor", "fmod.Scalar")
 def fmod(call: Call) -> str:
-    """Remainder with the dividend's sign."""
+    """Return the remainder with the dividend's sign."""
     return _rest(call, call.typed("self"), call.typed("other"))
 
 
 @lowers("pow.Tensor_Scalar")
 def power_of_constant(call: Call) -> str:
-    """self ** exponent, by roots and reciprocals where the exponent allows.
+    """Return self ** exponent, by roots and reciprocals if the exponent allows it.
 
     ORT squares and cubes fast, and its fusions (FastGelu, LayerNormalization) look for Pow.
     """
@@ -138,26 +138,26 @@ def power_of_constant(call: Call) -> str:
 
 @lowers("pow.Tensor_Tensor", "pow.Scalar")
 def power(call: Call) -> str:
-    """self ** exponent."""
+    """Return self ** exponent."""
     return call.op("Pow", call.typed("self"), call.typed("exponent"))
 
 
 @lowers("maximum.default", "max.other")
 def maximum(call: Call) -> str:
-    """The larger one of each pair."""
+    """Return the larger element of each pair."""
     return _extreme(call, "Max", call.typed("self"), call.typed("other"))
 
 
 @lowers("minimum.default", "min.other")
 def minimum(call: Call) -> str:
-    """The smaller one of each pair."""
+    """Return the smaller element of each pair."""
     return _extreme(call, "Min", call.typed("self"), call.typed("other"))
 
 
 def _extreme(call: Call, kind: str, one: str, other: str) -> str:
     if call.out_dtype == torch.bool:
         return call.op("Or" if kind == "Max" else "And", one, other)
-    if call.out_dtype is torch.int64:  # beside a number of one element, ORT computes int64 as int32
+    if call.out_dtype is torch.int64:  # if one operand has a single element, ORT computes int64 as int32
         return call.op("Where", call.op("Less" if kind == "Max" else "Greater", one, other), other, one)
     return call.op(kind, one, other)
 
@@ -173,9 +173,9 @@ def _extreme(call: Call, kind: str, one: str, other: str) -> str:
     "relu6.default",
 )
 def clamp(call: Call) -> str:
-    """self between two bounds, either of which may be absent; Clip needs two plain floats, Max and Min take tensors.
+    """Return self between two bounds, each optional. Clip needs two plain floats; Max and Min take tensors.
 
-    For an absent bound Clip takes the largest finite number, and it computes int64 as int32.
+    For a missing bound Clip uses the largest finite number, and it computes int64 as int32.
     """
     low, high = (None if bound is None else call.as_dtype(bound, call.out_dtype) for bound in _bounds(call))
     value = call.typed("self")
@@ -199,7 +199,7 @@ def _bounds(call: Call) -> tuple[Any, Any]:
 
 @lowers("addcmul.default", "addcdiv.default")
 def add_combined(call: Call) -> str:
-    """self + value * (tensor1 * or / tensor2)."""
+    """Return self + value * (tensor1 * or / tensor2)."""
     kind = "Mul" if "addcmul" in str(call.node.target) else "Div"
     term = call.op(kind, call.typed("tensor1"), call.typed("tensor2"))
     if call["value"] != 1:
@@ -209,6 +209,6 @@ def add_combined(call: Call) -> str:
 
 @lowers("lerp.Scalar", "lerp.Tensor")
 def interpolate(call: Call) -> str:
-    """self + weight * (end - self)."""
+    """Return self + weight * (end - self)."""
     step = call.op("Sub", call.typed("end"), call.typed("self"))
     return call.op("Add", call.typed("self"), call.op("Mul", step, call.typed("weight")))

@@ -1,7 +1,7 @@
 """Lowers scaled dot product attention.
 
-As FusedMatMul, mask, Softmax, MatMul. On 2 cores this ran in 0.4 to 0.9 of the time of com.microsoft.MultiHeadAttention,
-which wants another layout, and in 0.6 to 1.4 (mostly under 0.9) of that of ONNX 23's Attention, for 128 to 512 tokens in
+As FusedMatMul, mask, Softmax, MatMul. On 2 cores this took 0.4 to 0.9 of the time of com.microsoft.MultiHeadAttention,
+which requires another layout, and 0.6 to 1.4 (mostly under 0.9) of that of ONNX 23's Attention, for 128 to 512 tokens in
 float32 (ORT 1.31, November 2026).
 """
 
@@ -19,7 +19,7 @@ _MINUS_INFINITY = float("-inf")
 
 @lowers("scaled_dot_product_attention.default", "_scaled_dot_product_flash_attention_for_cpu.default")
 def attention(call: Call) -> str | tuple[str, ...]:
-    """softmax(scale Q K^T + mask) V, over [..., heads, tokens, size]; rows without any key give 0."""
+    """Return softmax(scale Q K^T + mask) V, over [..., heads, tokens, size]; rows without any key are 0."""
     size = call.shape("query")[-1]
     scale = call["scale"] if call["scale"] is not None else 1.0 / math.sqrt(size)
     key, value = _grouped(call, "key"), _grouped(call, "value")
@@ -34,7 +34,7 @@ def attention(call: Call) -> str | tuple[str, ...]:
 
 
 def _grouped(call: Call, name: str) -> str:
-    """Keys or values, each head repeated for the queries' heads of its group."""
+    """Return keys or values, with each head repeated for the query heads of its group."""
     shape, heads = call.shape(name), call.shape("query")[-3] if call.rank("query") > 2 else 1
     if len(shape) < 3 or same_size(shape[-3], heads) or same_size(shape[-3], 1):
         return call.input(name)
@@ -45,7 +45,7 @@ def _grouped(call: Call, name: str) -> str:
 
 
 def _mask(call: Call) -> tuple[str, str]:
-    """The additive mask, and where it may close a whole row, a flag for the rows with an open key; "" without."""
+    """Return the additive mask, and, if it may mask a whole row, a flag for rows with an unmasked key; "" if absent."""
     if call["attn_mask"] is None:
         return (_causal(call), "") if call["is_causal"] else ("", "")
     name = call.input("attn_mask")
@@ -60,9 +60,9 @@ def _mask(call: Call) -> tuple[str, str]:
 
 
 def _without_closed_rows(call: Call, mask: str, gate: str) -> str:
-    """The mask with zeros in rows of minus infinity alone, of which softmax would make NaN.
+    """Return the mask with zeros in rows that are all minus infinity, for which softmax would return NaN.
 
-    In other rows minus infinity stays: beside the lowest number, which masks hold too, it still closes a key.
+    Other rows keep minus infinity: next to the lowest number, which masks also hold, it still masks a key.
     """
     return call.op("Where", gate, mask, call.constant(0.0))
 
@@ -72,7 +72,7 @@ def _any_open(call: Call, mask: str) -> str:
 
 
 def _causal(call: Call) -> str:
-    """[L, S] mask: query i sees keys 0 to i."""
+    """Return the [L, S] mask in which query i attends to keys 0 to i."""
     rows, columns = call.shape("query")[-2], call.shape("key")[-2]
     if all_static((rows, columns)):
         allowed = torch.ones(rows, columns, dtype=torch.bool).tril()

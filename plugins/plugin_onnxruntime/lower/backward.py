@@ -11,28 +11,28 @@ from .call import Call, lowers
 
 @lowers("threshold_backward.default")
 def threshold_backward(call: Call) -> str:
-    """The gradient where self lies above the threshold, else 0."""
+    """Return the gradient where self is above the threshold, else 0."""
     above = call.op("Greater", call.input("self"), call.constant(float(call["threshold"])))
     return call.op("Where", above, call.typed("grad_output"), call.constant(0.0))
 
 
 @lowers("tanh_backward.default")
 def tanh_backward(call: Call) -> str:
-    """g (1 - y^2)."""
+    """Return g (1 - y^2)."""
     output = call.input("output")
     return call.op("Mul", call.input("grad_output"), call.op("Sub", call.constant(1.0), call.op("Mul", output, output)))
 
 
 @lowers("sigmoid_backward.default")
 def sigmoid_backward(call: Call) -> str:
-    """g y (1 - y)."""
+    """Return g y (1 - y)."""
     output = call.input("output")
     return call.op("Mul", call.op("Mul", call.input("grad_output"), call.op("Sub", call.constant(1.0), output)), output)
 
 
 @lowers("_softmax_backward_data.default")
 def softmax_backward(call: Call) -> str:
-    """y (g - sum(g y)), the sum along the softmax dim."""
+    """Return y (g - sum(g y)), with the sum along the softmax dim."""
     output, gradient = call.input("output"), call.input("grad_output")
     weighted = call.op("Mul", gradient, output)
     total = call.op("ReduceSum", weighted, call.ints(call.dim("dim", "output")), keepdims=1)
@@ -41,7 +41,7 @@ def softmax_backward(call: Call) -> str:
 
 @lowers("_log_softmax_backward_data.default")
 def log_softmax_backward(call: Call) -> str:
-    """g - exp(y) sum(g), the sum along the softmax dim."""
+    """Return g - exp(y) sum(g), with the sum along the softmax dim."""
     gradient = call.input("grad_output")
     total = call.op("ReduceSum", gradient, call.ints(call.dim("dim", "output")), keepdims=1)
     return call.op("Sub", gradient, call.op("Mul", call.op("Exp", call.input("output")), total))
@@ -49,7 +49,7 @@ def log_softmax_backward(call: Call) -> str:
 
 @lowers("silu_backward.default")
 def silu_backward(call: Call) -> str:
-    """g s (1 + x (1 - s)), s = sigmoid(x)."""
+    """Return g s (1 + x (1 - s)), s = sigmoid(x)."""
     value = call.input("self")
     sigmoid, one = call.op("Sigmoid", value), call.constant(1.0)
     inner = call.op("Add", one, call.op("Mul", value, call.op("Sub", one, sigmoid)))
@@ -58,13 +58,13 @@ def silu_backward(call: Call) -> str:
 
 @lowers("gelu_backward.default")
 def gelu_backward(call: Call) -> str:
-    """g times the derivative of x Phi(x), or of its tanh form."""
+    """Return g times the derivative of x Phi(x), or of its tanh form."""
     slope = _exact_slope(call) if call["approximate"] == "none" else _tanh_slope(call)
     return call.op("Mul", call.input("grad_output"), slope)
 
 
 def _exact_slope(call: Call) -> str:
-    """Phi(x) + x phi(x)."""
+    """Return Phi(x) + x phi(x)."""
     value, half = call.input("self"), call.constant(0.5)
     erf = call.op("Erf", call.op("Mul", value, call.constant(0.7071067811865476)))
     phi = call.op(
@@ -76,7 +76,7 @@ def _exact_slope(call: Call) -> str:
 
 
 def _tanh_slope(call: Call) -> str:
-    """(1 + t) / 2 + x (1 - t^2) u' / 2, t = tanh(u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    """Return (1 + t) / 2 + x (1 - t^2) u' / 2, t = tanh(u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
     value, one, half = call.input("self"), call.constant(1.0), call.constant(0.5)
     square = call.op("Mul", value, value)
     root = call.constant(0.7978845608028654)
@@ -89,7 +89,7 @@ def _tanh_slope(call: Call) -> str:
 
 @lowers("embedding_dense_backward.default")
 def embedding_backward(call: Call) -> str:
-    """Gradients summed into the rows that were read; the padding row stays 0."""
+    """Return the gradients, added up in the rows that were read; the padding row stays 0."""
     width = call.shape("grad_output")[-1]
     table = call.op("Expand", call.constant(0.0), call.builder.sizes(call.out_shape))
     indices = call.builder.cast(call.input("indices"), call.dtype("indices"), torch.int64)
@@ -103,14 +103,14 @@ def embedding_backward(call: Call) -> str:
 
 @lowers("native_dropout_backward.default")
 def dropout_backward(call: Call) -> str:
-    """g scaled where the element was kept, else 0."""
+    """Return g, scaled where the element was kept, else 0."""
     kept = call.typed("mask")
     return call.op("Mul", call.op("Mul", call.typed("grad_output"), kept), call.typed("scale"))
 
 
 @lowers("native_layer_norm_backward.default")
 def layer_norm_backward(call: Call) -> tuple[str, ...]:
-    """Gradients of input, weight and bias, of which `output_mask` says which are wanted."""
+    """Return the gradients of input, weight and bias that `output_mask` selects."""
     gradient, normal = call.input("grad_out"), _normalised(call)
     rank, width = call.rank("input"), len(call["normalized_shape"])
     inner, outer = call.ints(*range(rank - width, rank)), range(rank - width)
@@ -122,7 +122,7 @@ def layer_norm_backward(call: Call) -> tuple[str, ...]:
 
 
 def _summed(call: Call, value: str, dims: Sequence[int]) -> str:
-    """Sum over some dims, which may be none; ORT takes none for all."""
+    """Return the sum over some dims, possibly none; ORT reads "none" as "all"."""
     return call.op("ReduceSum", value, call.ints(*dims), keepdims=0) if dims else value
 
 
@@ -131,7 +131,7 @@ def _normalised(call: Call) -> str:
 
 
 def _centred(call: Call, scaled: str, normal: str, inner: str) -> str:
-    """rstd (s - mean(s) - n mean(s n)), the means over the normalised dims."""
+    """Return rstd (s - mean(s) - n mean(s n)), with the means over the normalised dims."""
     along = call.op("ReduceMean", call.op("Mul", scaled, normal), inner, keepdims=1)
     level = call.op("ReduceMean", scaled, inner, keepdims=1)
     rest = call.op("Sub", call.op("Sub", scaled, level), call.op("Mul", normal, along))
@@ -140,7 +140,7 @@ def _centred(call: Call, scaled: str, normal: str, inner: str) -> str:
 
 @lowers("slice_backward.default")
 def slice_backward(call: Call) -> str:
-    """Zeros with the gradient where the slice was taken; sizes and places are plain numbers."""
+    """Return zeros with the gradient at the slice's position; sizes and positions are plain numbers."""
     dim = call["dim"] % len(call.out_shape)
     start, _, _ = slice(call["start"], call["end"]).indices(call.out_shape[dim])
     return _placed(call, dim, start, call.input("grad_output"), call.shape("grad_output")[dim])
@@ -148,13 +148,13 @@ def slice_backward(call: Call) -> str:
 
 @lowers("select_backward.default")
 def select_backward(call: Call) -> str:
-    """Zeros with the gradient where the element was selected."""
+    """Return zeros with the gradient at the selected element."""
     dim = call["dim"] % len(call.out_shape)
     return _placed(call, dim, call["index"] % call.out_shape[dim], call.unsqueeze(call.input("grad_output"), dim), 1)
 
 
 def _placed(call: Call, dim: int, start: int, update: str, count: int) -> str:
-    """Zeros of the result's sizes with `count` elements of `update` from `start` on along one dim."""
+    """Return zeros of the result's sizes with `count` elements of `update` from `start` on along one dim."""
     before, after = [0] * len(call.out_shape), [0] * len(call.out_shape)
     before[dim], after[dim] = start, call.out_shape[dim] - start - count
     return call.op("Pad", update, call.ints(*before, *after))

@@ -14,11 +14,11 @@ from onnx import TensorProto, helper
 from hub.plugin import CompileError
 
 OPSET = 20
-"""Newest ONNX opset whose operators ORT's own graph optimisers all recognise; Reshape and Cast of 21 and later hide some
-fusions from them, and nothing newer is needed."""
+"""Newest ONNX opset whose operators all of ORT's graph optimisers recognise. Reshape and Cast of opsets 21 and later hide
+some fusions from them, and nothing newer is needed."""
 MICROSOFT = "com.microsoft"
 INLINE_BYTES = 1024
-"""Constants above this many bytes stay outside the protobuf, which is limited to 2 GiB and slow to copy."""
+"""Constants larger than this stay outside the protobuf, which is limited to 2 GiB and slow to copy."""
 
 ELEMENT = {
     torch.float32: TensorProto.FLOAT,
@@ -31,11 +31,11 @@ ELEMENT = {
     torch.uint8: TensorProto.UINT8,
     torch.bool: TensorProto.BOOL,
 }
-"""ONNX element types of the dtypes that this backend takes."""
+"""ONNX element types of the dtypes that this backend supports."""
 
 
 def expression(size: Any) -> Any:
-    """Return the sympy expression of a symbolic size, an int as it is."""
+    """Return the sympy expression of a symbolic size, or an int unchanged."""
     return int(size) if isinstance(size, int) else size.node.expr
 
 
@@ -48,17 +48,17 @@ class Builder:
         self.weights: dict[str, torch.Tensor] = {}
         """Large constants, contiguous, by name."""
         self.origin = ""
-        """Name of the FX node being lowered: prefix of the ONNX nodes' names, so that ORT's messages point at it."""
+        """Name of the FX node being lowered, the prefix of the ONNX nodes' names, so that ORT's messages refer to it."""
         self._count = 0
         self._cache: dict[Any, str] = {}
         self._sizes: dict[Any, tuple[str, int | None]] = {}
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node with one output."""
+        """Add a node with one output, and return its name."""
         return self.ops(kind, *inputs, n_outputs=1, domain=domain, **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, n_outputs: int, domain: str = "", **attributes: Any) -> tuple[str, ...]:
-        """Add a node with `n_outputs` outputs. Attributes that are None are left out."""
+        """Add a node with `n_outputs` outputs, and return their names. Attributes that are None are omitted."""
         given = {name: value for name, value in attributes.items() if value is not None}
         outputs = tuple(self._fresh(kind) for _ in range(n_outputs))
         name = f"{self.origin}/{outputs[0]}"
@@ -77,7 +77,7 @@ class Builder:
         return self.constant(list(values), torch.int64)
 
     def weight(self, tensor: torch.Tensor, name: str = "") -> str:
-        """Add a constant tensor, large ones by reference without a copy where they are contiguous."""
+        """Add a constant tensor; a large contiguous one by reference, without a copy."""
         name = name or self._fresh("constant")
         dense = tensor.detach().contiguous()
         if dense.nbytes > INLINE_BYTES:
@@ -89,13 +89,13 @@ class Builder:
         return name
 
     def shared(self, key: Any, make: Callable[[], str]) -> str:
-        """Return what `make` gave when it was first called under this key."""
+        """Return the result of the first call of `make` under this key."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
 
     def cast(self, value: str, source: torch.dtype, target: torch.dtype) -> str:
-        """Return `value` as `target`; the value itself where nothing changes."""
+        """Return `value` as `target`; the value itself if it already has that dtype."""
         if source == target:
             return value
         key = ("cast", value, target)
@@ -116,7 +116,7 @@ class Builder:
                 self._sizes.setdefault(expression(size), (name, dim))
 
     def size(self, size: Any) -> str:
-        """Return a size as a 1-d int64 value of one element. Raises CompileError where no source of it is known."""
+        """Return a size as a 1-d int64 value of one element. Raise CompileError if no source of it is known."""
         wanted = size if isinstance(size, int) or not hasattr(size, "node") else size.node.expr
         if isinstance(wanted, int) or getattr(wanted, "is_Integer", False):
             return self.ints(int(wanted))
@@ -130,7 +130,7 @@ class Builder:
         return self.op("Squeeze", self.size(size)) if not isinstance(size, int) else self.constant(size, torch.int64)
 
     def sizes(self, sizes: Iterable[Any]) -> str:
-        """Return sizes as one 1-d int64 value, a constant where all are known."""
+        """Return sizes as one 1-d int64 value, a constant if all are known."""
         sizes = tuple(sizes)
         if all(isinstance(size, int) for size in sizes):
             return self.ints(*sizes)
@@ -160,10 +160,10 @@ _ARITHMETIC: Mapping[str, str] = {"Add": "Add", "Mul": "Mul", "FloorDiv": "Div",
 
 
 def is_float32(value: float) -> bool:
-    """Return whether a number survives as a float32, as which ONNX stores it in attributes."""
+    """Return whether float32, the type of ONNX's attributes, represents a number."""
     return struct.unpack("f", struct.pack("f", value))[0] == value
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor's memory as a numpy array, without a copy."""
+    """Return a tensor's memory as a NumPy array, without a copy."""
     return tensor.detach().numpy()

@@ -13,12 +13,12 @@ from hub.plugin import CompileError, argument, declared_arguments, elements, val
 from .builder import Builder, expression
 
 Result = str | tuple[str, ...]
-"""Name of the one output, or names of all outputs ("" for outputs that nobody reads)."""
+"""Name of the only output, or names of all outputs ("" for outputs that are not read)."""
 Rule = Callable[["Call"], Result]
 AnyRule = TypeVar("AnyRule", bound=Rule)
 
 RULES: dict[str, Rule] = {}
-"""The function that lowers each operator, by overload name; the same set as the rows of the support table."""
+"""The function that lowers each operator, by overload name; its keys equal the rows of the support table."""
 
 
 def lowers(*operators: str) -> Callable[[AnyRule], AnyRule]:
@@ -49,12 +49,12 @@ class Call:
     # --- Arguments ----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """The raw argument: an FX node, a list of nodes, or a plain value; defaults filled in."""
+        """Return the raw argument: an FX node, a list of nodes, or a plain value; defaults are filled in."""
         return argument(self.node, name)
 
     @property
     def declared(self) -> tuple[str, ...]:
-        """Name of the operator's arguments, in order."""
+        """Names of the operator's arguments, in order."""
         return tuple(declared.name for declared in declared_arguments(self.node))
 
     def name_of(self, node: fx.Node) -> str:
@@ -65,7 +65,7 @@ class Call:
         return found
 
     def input(self, name: str) -> str:
-        """Return the ONNX name of a tensor argument in its own dtype; "" where an optional one is not given."""
+        """Return the ONNX name of a tensor argument in its own dtype; "" if an optional one is not given."""
         return "" if self[name] is None else self.name_of(self[name])
 
     def inputs(self, name: str) -> tuple[str, ...]:
@@ -85,32 +85,32 @@ class Call:
         return self.builder.cast(self.name_of(value), source, dtype)
 
     def number(self, name: str) -> int | float | bool:
-        """Return an argument that must be a plain number. Raises CompileError where it is symbolic."""
+        """Return an argument that must be a plain number. Raise CompileError if it is symbolic."""
         value = self[name]
         if isinstance(value, fx.Node):
             raise CompileError(f"argument {name} is known only at run time", node=self.node.name)
         return value
 
     def size(self, value: Any) -> Any:
-        """Return an int argument as an int or SymInt, whichever way it came."""
+        """Return an int argument as an int or SymInt, even if it is a node."""
         return value_of(value)
 
     # --- Facts --------------------------------------------------------------------------------------------------------
 
     def meta(self, name: str) -> Any:
-        """The fake value of an argument."""
+        """Return the fake value of an argument."""
         return value_of(self[name])
 
     def shape(self, name: str) -> tuple[Any, ...]:
-        """Sizes of a tensor argument."""
+        """Return the sizes of a tensor argument."""
         return tuple(self.meta(name).shape)
 
     def dtype(self, name: str) -> torch.dtype:
-        """Dtype of a tensor argument."""
+        """Return the dtype of a tensor argument."""
         return self.meta(name).dtype
 
     def rank(self, name: str) -> int:
-        """Number of dims of a tensor argument."""
+        """Return the number of dims of a tensor argument."""
         return self.meta(name).dim()
 
     def dim(self, name: str, of: str = "self") -> int:
@@ -118,7 +118,7 @@ class Call:
         return self[name] % max(self.rank(of), 1)
 
     def dims(self, name: str, of: str = "self") -> list[int]:
-        """Return a list of dims, counted from the front; all dims where it is None or empty."""
+        """Return a list of dims, counted from the front; all dims if it is None or empty."""
         value = self[name]
         rank = self.rank(of)
         if isinstance(value, int):
@@ -170,7 +170,7 @@ class Call:
         return self.op("Expand", value, self.builder.sizes(wanted))
 
     def transpose(self, value: str, order: Sequence[int]) -> str:
-        """Return `value` with its dims in `order`; the value itself where that changes nothing."""
+        """Return `value` with its dims in `order`; the value itself if the order is unchanged."""
         return value if list(order) == sorted(order) else self.op("Transpose", value, perm=list(order))
 
     def unsqueeze(self, value: str, *dims: int) -> str:
@@ -197,14 +197,14 @@ def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def number_dtype(value: Any) -> torch.dtype:
-    """Dtype in which a number crosses into ONNX: int64, float64 or bool."""
+    """Return the dtype in which a number enters ONNX: int64, float64 or bool."""
     if isinstance(value, (bool, torch.SymBool)):
         return torch.bool
     return torch.int64 if isinstance(value, (int, torch.SymInt)) else torch.float64
 
 
 def used_outputs(node: fx.Node) -> set[int]:
-    """Positions of the outputs of a several-output node that somebody reads."""
+    """Return the positions of the outputs that are read, for a node with several outputs."""
     return {user.args[1] for user in node.users if len(user.args) == 2}  # pyright: ignore[reportReturnType, reportUnhashable] - of getitem
 
 
@@ -214,7 +214,7 @@ def all_static(sizes: Iterable[Any]) -> bool:
 
 
 def _copies_zero(target: Sequence[Any]) -> bool:
-    """Return False where a size is 0, which Reshape would read as "copy": then allowzero is needed, and with it no -1."""
+    """Return False if a size is 0, which Reshape would read as "copy": it then needs allowzero, which forbids -1."""
     return not any(isinstance(size, int) and size == 0 for size in target)
 
 

@@ -26,11 +26,11 @@ from .builder import ELEMENT, MICROSOFT, OPSET, Builder
 from .call import RULES, Call, Result, number_dtype
 
 IR_VERSION = 10
-"""ONNX file format that goes with opset 20 and 21; newer ones are refused by ORT 1.23."""
+"""ONNX file format that matches opsets 20 and 21; ORT 1.23 refuses newer ones."""
 
 
 def lower(cluster: Cluster) -> Program:
-    """Return the ONNX program of a cluster. Raises CompileError, naming the node, for what cannot be expressed."""
+    """Return the ONNX program of a cluster. Raise CompileError, with the node's name, if a node cannot be expressed."""
     builder = Builder()
     names: dict[fx.Node, Result] = {}
     for node in cluster.module.graph.nodes:
@@ -102,7 +102,7 @@ def _program(cluster: Cluster, builder: Builder, names: dict[fx.Node, Result]) -
 
 
 def live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Return the nodes on which outputs depend, in order; ORT would run the others too."""
+    """Return the nodes that outputs depend on, in order; ORT would run the others, too."""
     wanted = set(outputs)
     kept: list[onnx.NodeProto] = []
     for node in reversed(nodes):
@@ -113,7 +113,7 @@ def live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.N
 
 
 def memory_order(spec: Spec) -> tuple[int, ...]:
-    """Return the dims in the order in which they lie in memory, where that is dense but not their own order; else ()."""
+    """Return the dims in memory order if the memory is dense but in another order than the dims; else ()."""
     if isinstance(spec, ScalarSpec) or not all(isinstance(number, int) for number in (*spec.shape, *spec.stride)):
         return ()
     value = torch.empty_strided(spec.shape, spec.stride, device="meta")
@@ -124,7 +124,7 @@ def memory_order(spec: Spec) -> tuple[int, ...]:
 def _outputs(
     cluster: Cluster, builder: Builder, names: dict[fx.Node, Result]
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Name of the outputs, inputs, constants and repeated values copied first; and their memory orders."""
+    """Return the names and memory orders of the outputs; inputs, constants and repeated values are copied first."""
     computed = {name for node in builder.nodes for name in node.output}
     orders = tuple(map(memory_order, cluster.outputs))
     taken: set[str] = set()

@@ -1,4 +1,4 @@
-"""Lowers convolutions. Attributes are plain numbers, as ONNX wants them; the support table refuses symbolic ones."""
+"""Lowers convolutions. Attributes are plain numbers, as ONNX requires; the support table refuses symbolic ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .call import Call, lowers
 
 @lowers("conv1d.default", "conv2d.default", "conv3d.default")
 def convolution(call: Call) -> str:
-    """Convolution with `padding` on both sides of each dim."""
+    """Return the convolution with `padding` on both sides of each dim."""
     padding = spread(call["padding"], _dims(call))
     return _conv(call, padding, padding)
 
 
 @lowers("conv1d.padding", "conv2d.padding", "conv3d.padding")
 def convolution_by_name(call: Call) -> str:
-    """Convolution with padding "valid" (none) or "same", whose odd element goes to the end."""
+    """Return the convolution with padding "valid" (none) or "same", whose odd element is at the end."""
     if call["padding"] == "valid":
         return _conv(call, [0] * _dims(call), [0] * _dims(call))
     kernel = call.shape("weight")[2:]
@@ -26,13 +26,13 @@ def convolution_by_name(call: Call) -> str:
 
 @lowers("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
 def transposed_convolution(call: Call) -> str:
-    """Transposed convolution."""
+    """Return the transposed convolution."""
     return _conv_transpose(call)
 
 
 @lowers("convolution.default")
 def any_convolution(call: Call) -> str:
-    """The form after decomposition: transposed or not."""
+    """Return the convolution, transposed or not, in the form after decomposition."""
     if call["transposed"]:
         return _conv_transpose(call)
     padding = spread(call["padding"], _dims(call))
@@ -40,7 +40,7 @@ def any_convolution(call: Call) -> str:
 
 
 def spread(value: int | Sequence[int], dims: int) -> list[int]:
-    """Return one number a dim; PyTorch lets a single one stand for all."""
+    """Return one number per dim; PyTorch accepts a single one for all."""
     values = [value] if isinstance(value, int) else list(value)
     return values * dims if len(values) == 1 else values
 
@@ -62,7 +62,10 @@ def _conv(call: Call, begins: Sequence[int], ends: Sequence[int]) -> str:
 
 
 def _conv_transpose(call: Call) -> str:
-    """Transposed convolution; rows added at the end that ORT refuses (as many as the stride) are cut off less instead."""
+    """Return the transposed convolution.
+
+    ORT refuses output padding of the stride or more; instead, less is cut off at the end.
+    """
     dims = _dims(call)
     strides, begins, added = (spread(call[name], dims) for name in ("stride", "padding", "output_padding"))
     uncut = [extra if extra >= stride else 0 for extra, stride in zip(added, strides, strict=True)]
@@ -76,10 +79,10 @@ def _conv_transpose(call: Call) -> str:
 
 @lowers("_weight_norm.default", "_weight_norm_interface.default")
 def weight_norm(call: Call) -> str | tuple[str, ...]:
-    """v g / norm(v), the norm over every dim but one; ORT computes it once where v and g are constants."""
+    """Return v g / norm(v), with the norm over every dim but one; ORT computes it once if v and g are constants."""
     value = call.input("v")
     axes = [dim for dim in range(call.rank("v")) if dim != call.dim("dim", "v")]
-    squares = call.op("Mul", value, value)  # of a vector, over nothing, which ORT takes for everything
+    squares = call.op("Mul", value, value)  # a vector has no other dims, and ORT reads none as all
     norm = call.op("Sqrt", call.op("ReduceSum", squares, call.ints(*axes), keepdims=1) if axes else squares)
     result = call.op("Mul", value, call.op("Div", call.input("g"), norm))
     return result if len(call.outs) == 1 else (result, *[""] * (len(call.outs) - 1))

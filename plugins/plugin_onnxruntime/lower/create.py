@@ -13,12 +13,12 @@ from .builder import ELEMENT
 from .call import Call, all_static, lowers
 
 _MAX_STORED = 1 << 16
-"""Filled tensors of more elements are made at run time instead of being stored in the model."""
+"""Elements. Larger filled tensors are created at run time instead of being stored in the model."""
 
 
 @lowers("full.default", "new_full.default", "full_like.default")
 def full(call: Call) -> str:
-    """One value everywhere."""
+    """Return one value everywhere."""
     return filled(call, call["fill_value"])
 
 
@@ -27,18 +27,18 @@ def full(call: Call) -> str:
     "new_empty.default",
 )  # fmt: skip
 def zeros(call: Call) -> str:
-    """Zeros; also where any value would do."""
+    """Return zeros; also if any value is allowed."""
     return filled(call, 0)
 
 
 @lowers("ones.default", "ones_like.default", "new_ones.default")
 def ones(call: Call) -> str:
-    """Ones."""
+    """Return ones."""
     return filled(call, 1)
 
 
 def filled(call: Call, value: Any) -> str:
-    """A tensor of the first output's sizes and dtype with one value everywhere."""
+    """Return a tensor of the first output's sizes and dtype with one value everywhere."""
     shape, dtype = call.out_shape, call.out_dtype
     if isinstance(value, fx.Node):
         return call.expand(call.as_dtype(value, dtype), (), shape)
@@ -51,13 +51,13 @@ def filled(call: Call, value: Any) -> str:
 
 @lowers("scalar_tensor.default")
 def scalar(call: Call) -> str:
-    """A number as a 0-d tensor."""
+    """Return a number as a 0-d tensor."""
     return call.typed("s")
 
 
 @lowers("arange.default", "arange.start", "arange.start_step")
 def arange(call: Call) -> str:
-    """Numbers from start to end, step apart; computed while compiling where nothing is symbolic."""
+    """Return numbers from start to end at intervals of step; computed at compile time if nothing is symbolic."""
     names = call.declared
     start, end, step = (
         call[name] if name in names else default for name, default in (("start", 0), ("end", 0), ("step", 1))
@@ -69,7 +69,7 @@ def arange(call: Call) -> str:
 
 @lowers("linspace.default")
 def linspace(call: Call) -> str:
-    """Evenly spaced numbers, computed while compiling."""
+    """Return evenly spaced numbers, computed at compile time."""
     return call.builder.weight(
         torch.linspace(call.number("start"), call.number("end"), call["steps"], dtype=call.out_dtype)
     )
@@ -77,13 +77,13 @@ def linspace(call: Call) -> str:
 
 @lowers("eye.default", "eye.m")
 def eye(call: Call) -> str:
-    """Ones on the diagonal, computed while compiling."""
+    """Return ones on the diagonal, computed at compile time."""
     return call.builder.weight(torch.eye(*call.out_shape, dtype=call.out_dtype))
 
 
 @lowers("tril.default", "triu.default")
 def triangle(call: Call) -> str:
-    """One triangle of the last two dims, zeros elsewhere; ORT has no int32 kernel."""
+    """Return one triangle of the last two dims, zeros elsewhere; ORT has no int32 kernel."""
     dtype = torch.int64 if call.out_dtype == torch.int32 else call.out_dtype
     value = call.typed("self", dtype)
     offset = call.builder.scalar_size(call.size(call["diagonal"]))
@@ -93,7 +93,7 @@ def triangle(call: Call) -> str:
 
 @lowers("one_hot.default")
 def one_hot(call: Call) -> str:
-    """A new last dim with 1 at each index; int64 as in PyTorch. ORT wants the index to have a dim."""
+    """Return a new last dim with 1 at each index; int64 as in PyTorch. ORT requires the index to have a dim."""
     depth = call["num_classes"]
     value = call.input("self") if call.rank("self") else call.reshape(call.input("self"), (), (1,))
     hot = call.op("OneHot", value, call.constant(depth, torch.int64), call.constant([0, 1], torch.int64), axis=-1)

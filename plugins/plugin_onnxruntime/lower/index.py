@@ -14,13 +14,13 @@ from .call import Call, lowers, same_sizes
 
 @lowers("embedding.default")
 def embedding(call: Call) -> str:
-    """Rows of a table."""
+    """Return rows of a table."""
     return call.op("Gather", call.input("weight"), call.input("indices"), axis=0)
 
 
 @lowers("index_select.default")
 def index_select(call: Call) -> str:
-    """Elements of one dim, by position."""
+    """Return elements of one dim, by position."""
     index = call.input("index")
     if call.rank("index") == 0:
         index = call.unsqueeze(index, 0)
@@ -29,7 +29,7 @@ def index_select(call: Call) -> str:
 
 @lowers("gather.default", "take_along_dim.default")
 def gather(call: Call) -> str:
-    """One element of a dim for each index."""
+    """Return one element of a dim for each index."""
     if call["dim"] is None:
         return call.op(
             "Gather",
@@ -49,7 +49,7 @@ def gather(call: Call) -> str:
 
 @lowers("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two")
 def scatter(call: Call) -> str:
-    """self with elements of one dim replaced, or added to, at the given positions."""
+    """Return self with elements of one dim replaced, or added to, at the given positions."""
     target = str(call.node.target)
     index, shape = call.input("index"), call.shape("index")
     if target == "aten.scatter.value":
@@ -62,7 +62,7 @@ def scatter(call: Call) -> str:
 
 
 def _cut(call: Call, value: str, source: Sequence[Any], target: Sequence[Any]) -> str:
-    """The leading block of `value` of the index's sizes: PyTorch reads no more of it, ONNX wants no more."""
+    """Return the leading block of `value` in the index's sizes: PyTorch reads no more of it, and ONNX accepts no more."""
     if same_sizes(source, target):
         return value
     rank = len(target)
@@ -71,7 +71,7 @@ def _cut(call: Call, value: str, source: Sequence[Any], target: Sequence[Any]) -
 
 @lowers("slice_scatter.default")
 def slice_scatter(call: Call) -> str:
-    """self with a slice of one dim replaced; the slice's positions are plain numbers."""
+    """Return self with a slice of one dim replaced; the slice's positions are plain numbers."""
     dim = call.dim("dim")
     size = call.shape("self")[dim]
     start, end, step = slice(call["start"], call["end"], call["step"]).indices(size)
@@ -81,7 +81,7 @@ def slice_scatter(call: Call) -> str:
 
 @lowers("select_scatter.default")
 def select_scatter(call: Call) -> str:
-    """self with one element of a dim replaced."""
+    """Return self with one element of a dim replaced."""
     dim = call.dim("dim")
     position = torch.tensor([call["index"] % call.shape("self")[dim]])
     shape = call.shape("src")
@@ -99,7 +99,7 @@ def _replaced(call: Call, dim: int, positions: torch.Tensor, update: str, shape:
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def index(call: Call) -> str:
-    """Elements at the positions that index tensors give together, along the dims that have one."""
+    """Return the elements at the positions that the index tensors form together, along the dims that have one."""
     given = {dim: node for dim, node in enumerate(call["indices"]) if node is not None}
     if len(given) == 1:
         (dim, node), = given.items()  # fmt: skip
@@ -108,7 +108,7 @@ def index(call: Call) -> str:
 
 
 def _gather_nd(call: Call, dims: list[int], nodes: list[Any]) -> str:
-    """Indexed dims first, GatherND, and the index dims back to the place of the first one if all were neighbours."""
+    """Move indexed dims to the front, apply GatherND, and move the index dims to the first one if all were adjacent."""
     rank, shape = call.rank("self"), _joint_shape(nodes)
     value = call.transpose(call.input("self"), [*dims, *(dim for dim in range(rank) if dim not in dims)])
     found = call.op("GatherND", value, joint_index(call, nodes, shape))
@@ -124,14 +124,14 @@ def _joint_shape(nodes: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def joint_index(call: Call, nodes: Sequence[Any], shape: Sequence[Any]) -> str:
-    """Index tensors broadcast to one shape and stacked along a new last dim, as GatherND and ScatterND want them."""
+    """Return index tensors broadcast to one shape and stacked along a new last dim, as GatherND and ScatterND require."""
     columns = (call.expand(call.as_dtype(node, torch.int64), value_of(node).shape, shape) for node in nodes)
     return call.op("Concat", *(call.unsqueeze(column, len(shape)) for column in columns), axis=-1)
 
 
 @lowers("index_put.default")
 def index_put(call: Call) -> str:
-    """self with elements replaced, or added to, at positions along its leading dims."""
+    """Return self with elements replaced, or added to, at positions along its leading dims."""
     nodes = list(call["indices"])
     shape = _joint_shape(nodes)
     update_shape = (*shape, *call.shape("self")[len(nodes) :])
@@ -142,7 +142,7 @@ def index_put(call: Call) -> str:
 
 @lowers("index_add.default")
 def index_add(call: Call) -> str:
-    """self with slices of `source` added at positions of one dim."""
+    """Return self with slices of `source` added at positions of one dim."""
     dim, shape = call.dim("dim"), call.shape("source")
     column = call.reshape(call.input("index"), call.shape("index"), (shape[dim], *[1] * (len(shape) - dim - 1)))
     positions = call.expand(column, (shape[dim], *[1] * (len(shape) - dim - 1)), shape)

@@ -11,14 +11,14 @@ from hub.plugin import value_of
 from .call import Call, lowers, used_outputs
 
 _END = 2**63 - 1
-"""As a slice's end: to the end."""
+"""The end of a slice that runs to the end of its dim."""
 
 
 @lowers("cat.default", "concat.default")
 def concatenate(call: Call) -> str:
-    """Tensors end to end along one dim; empty 1-d tensors among others are left out, as PyTorch does.
+    """Return tensors end to end along one dim; empty 1-d tensors among others are left out, as in PyTorch.
 
-    Ranks say which these are: a size that depends on data must not be compared with 0.
+    Their ranks identify them: a size that depends on data must not be compared with 0.
     """
     nodes = [node for node in call["tensors"] if value_of(node).dim() == len(call.out_shape)]
     names = [call.as_dtype(node, call.out_dtype) for node in nodes]
@@ -28,7 +28,7 @@ def concatenate(call: Call) -> str:
 
 @lowers("stack.default")
 def stack(call: Call) -> str:
-    """Tensors of equal sizes along a new dim."""
+    """Return tensors of equal sizes along a new dim."""
     axis = call["dim"] % len(call.out_shape)
     return call.op(
         "Concat", *(call.unsqueeze(call.as_dtype(node, call.out_dtype), axis) for node in call["tensors"]), axis=axis
@@ -44,7 +44,7 @@ def stack(call: Call) -> str:
     "unsafe_split.Tensor",
 )
 def split(call: Call) -> tuple[str, ...]:
-    """Pieces of one dim."""
+    """Return the pieces of one dim."""
     axis = call.dim("dim")
     pieces = [piece.shape[axis] for piece in call.outs]
     if len(pieces) == 1:
@@ -54,7 +54,7 @@ def split(call: Call) -> tuple[str, ...]:
 
 @lowers("unbind.int")
 def unbind(call: Call) -> tuple[str, ...]:
-    """Every element of a dim, the dim removed."""
+    """Return every element of a dim, without that dim."""
     axis, count, used = call.dim("dim"), len(call.outs), used_outputs(call.node)
     if len(used) == count > 1:
         parts = call.ops("Split", call.input("self"), n_outputs=count, axis=axis, num_outputs=count)
@@ -65,7 +65,7 @@ def unbind(call: Call) -> tuple[str, ...]:
 
 @lowers("repeat.default", "tile.default")
 def repeat(call: Call) -> str:
-    """The tensor tiled along every dim."""
+    """Return the tensor tiled along every dim."""
     counts = [call.size(count) for count in call["repeats" if "repeat" in str(call.node.target) else "dims"]]
     rank, shape = len(call.out_shape), call.shape("self")
     value = call.reshape(call.input("self"), shape, (*[1] * (rank - len(shape)), *shape))
@@ -74,7 +74,7 @@ def repeat(call: Call) -> str:
 
 @lowers("repeat_interleave.self_int")
 def repeat_interleave(call: Call) -> str:
-    """Every element (of one dim, or of all) repeated in place."""
+    """Return every element (of one dim, or of all) repeated in place."""
     shape, times = call.shape("self"), call.size(call["repeats"])
     value = call.input("self")
     if call["dim"] is None:
@@ -89,7 +89,7 @@ def repeat_interleave(call: Call) -> str:
 
 @lowers("roll.default")
 def roll(call: Call) -> str:
-    """Elements shifted along dims, those pushed out coming back in front; without dims, of the flat tensor."""
+    """Return elements shifted along dims, in a circle; without dims, those of the flat tensor."""
     value = call.input("self")
     if not call["dims"]:
         flat = _rolled(call, call.op("Reshape", value, call.ints(-1)), 0, call["shifts"][0], value_of(call["self"]).numel())
@@ -115,7 +115,7 @@ def _rolled(call: Call, value: str, dim: int, shift: Any, size: Any) -> str:
 
 @lowers("flip.default")
 def flip(call: Call) -> str:
-    """Dims in reverse."""
+    """Return the tensor with dims reversed."""
     dims = call.dims("dims") if call["dims"] else []
     count = len(dims)
     if not count:
@@ -132,7 +132,7 @@ def flip(call: Call) -> str:
 
 @lowers("unfold.default")
 def unfold(call: Call) -> str:
-    """Windows of `size` elements, `step` apart, of one dim; the window becomes the last dim."""
+    """Return windows of `size` elements at intervals of `step` along one dim; the window becomes the last dim."""
     dim = call["dimension"] % max(call.rank("self"), 1)
     count, size, step = call.out_shape[dim], call["size"], call["step"]
     windows = [[start * step + offset for offset in range(size)] for start in range(count)]
@@ -143,7 +143,7 @@ def unfold(call: Call) -> str:
 
 @lowers("diff.default")
 def difference(call: Call) -> str:
-    """Differences of neighbours along one dim, n times."""
+    """Return the differences of neighbours along one dim, n times."""
     dim = call.dim("dim")
     parts = [call.typed(name) for name in ("prepend", "self", "append") if call[name] is not None]
     value = parts[0] if len(parts) == 1 else call.op("Concat", *parts, axis=dim)

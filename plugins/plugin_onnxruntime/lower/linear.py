@@ -15,7 +15,7 @@ from .call import Call, lowers
 
 @lowers("linear.default")
 def linear(call: Call) -> str:
-    """x W^T + b. A constant weight is transposed once here, since ORT packs it and fuses MatMul + Add only in that form."""
+    """Return x W^T + b. A constant weight is transposed once: ORT packs it and fuses MatMul + Add only in that form."""
     if call.rank("input") == 2 and call.rank("weight") == 2:
         return _gemm(call, call.input("input"), call.input("weight"), call.input("bias"))
     ranks = call.rank("input"), call.rank("weight")
@@ -28,7 +28,7 @@ def _gemm(call: Call, one: str, other: str, bias: str) -> str:
 
 
 def transposed(call: Call, name: str) -> str:
-    """Return a matrix argument transposed: at compile time where it is a constant."""
+    """Return a matrix argument transposed, at compile time if it is constant."""
     value = constant_of(call, call[name])
     if value is None or value.dim() != 2:
         order = [*range(call.rank(name) - 2), call.rank(name) - 1, call.rank(name) - 2][-call.rank(name) :]
@@ -37,7 +37,7 @@ def transposed(call: Call, name: str) -> str:
 
 
 def constant_of(call: Call, value: Any) -> torch.Tensor | None:
-    """Return the tensor behind a constant argument, None where it is computed."""
+    """Return the tensor behind a constant argument; None if it is computed."""
     if not isinstance(value, fx.Node) or value.op != "get_attr":
         return None
     return getattr(call.node.graph.owning_module, str(value.target))
@@ -45,7 +45,7 @@ def constant_of(call: Call, value: Any) -> torch.Tensor | None:
 
 @lowers("matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default")
 def matmul(call: Call, first: int = 0) -> str:
-    """Product of two arguments, the one at position `first` and the next, batch dims broadcast."""
+    """Return the product of two arguments, at position `first` and the next, with batch dims broadcast."""
     left, right = call.node.args[first : first + 2]
     return product(
         call, call.as_dtype(left, call.out_dtype), call.as_dtype(right, call.out_dtype), _rank(left), _rank(right)
@@ -55,8 +55,8 @@ def matmul(call: Call, first: int = 0) -> str:
 def product(call: Call, left: str, right: str, left_rank: int, right_rank: int) -> str:
     """Return left @ right.
 
-    A vector on the right becomes a matrix of one column: ORT 1.31 fuses a Transpose of the left into the product without
-    a look at the right's rank, and reads the left as if it had not been transposed.
+    A vector on the right becomes a matrix of one column: ORT 1.31 fuses a Transpose of the left operand into the product
+    without checking the rank of the right one, and reads the left operand untransposed.
     """
     if right_rank != 1 or left_rank < 2:
         return call.op("MatMul", left, right)
@@ -69,13 +69,13 @@ def _rank(value: Any) -> int:
 
 @lowers("outer.default", "ger.default")
 def outer(call: Call) -> str:
-    """Every product of two vectors' elements."""
+    """Return every product of two vectors' elements."""
     return call.op("Mul", call.unsqueeze(call.typed("self"), 1), call.typed("vec2"))
 
 
 @lowers("addmm.default")
 def addmm(call: Call) -> str:
-    """beta self + alpha mat1 mat2, as one Gemm where its attributes can hold the factors."""
+    """Return beta self + alpha mat1 mat2, as one Gemm if its attributes can hold the factors."""
     alpha, beta = float(call.number("alpha")), float(call.number("beta"))
     if call.out_dtype == torch.float32 or (is_float32(alpha) and is_float32(beta)):
         return call.op("Gemm", call.input("mat1"), call.input("mat2"), call.input("self"), alpha=alpha, beta=beta)
@@ -84,18 +84,18 @@ def addmm(call: Call) -> str:
 
 @lowers("baddbmm.default", "addmv.default")
 def add_product(call: Call) -> str:
-    """beta self + alpha (batch1 batch2)."""
+    """Return beta self + alpha (batch1 batch2)."""
     return _weighted_sum(call, matmul(call, first=1))
 
 
 @lowers("addbmm.default")
 def add_summed_products(call: Call) -> str:
-    """beta self + alpha (sum over the batch of batch1 batch2)."""
+    """Return beta self + alpha (sum over the batch of batch1 batch2)."""
     return _weighted_sum(call, call.op("ReduceSum", matmul(call, first=1), call.ints(0), keepdims=0))
 
 
 def _weighted_sum(call: Call, product: str) -> str:
-    """beta self + alpha product; `self` is not read where beta is 0."""
+    """Return beta self + alpha product; `self` is not read if beta is 0."""
     alpha, beta = call.number("alpha"), call.number("beta")
     scaled = product if alpha == 1 else call.op("Mul", product, call.constant(alpha))
     if beta == 0:
@@ -107,5 +107,5 @@ def _weighted_sum(call: Call, product: str) -> str:
 
 @lowers("einsum.default")
 def einsum(call: Call) -> str:
-    """Einstein summation; ORT reads the same notation."""
+    """Return the Einstein summation; ORT reads the same notation."""
     return call.op("Einsum", *call.inputs("tensors"), equation=call["equation"].replace(" ", ""))

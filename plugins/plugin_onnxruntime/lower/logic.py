@@ -27,7 +27,7 @@ def _compare(kind: str, negated: bool = False) -> Callable[[Call], str]:
 
 
 def common_dtype(call: Call, *names: str) -> torch.dtype:
-    """Return the dtype in which PyTorch computes with these arguments, numbers counting for less than tensors."""
+    """Return the dtype in which PyTorch computes with these arguments; tensors take precedence over numbers."""
     values = [value_of(call[name]) for name in names]
     plain: list[Any] = [
         value if isinstance(value, torch.Tensor) else type(value)(1) if isinstance(value, (int, float)) else 1
@@ -65,24 +65,24 @@ for _name, _kind in _LOGICAL.items():
 
 @lowers("logical_not.default")
 def logical_not(call: Call) -> str:
-    """Return whether self is zero."""
+    """Return a mask of the elements that are zero."""
     return call.op("Not", call.typed("self", torch.bool))
 
 
 @lowers("bitwise_not.default")
 def bitwise_not(call: Call) -> str:
-    """Every bit flipped; of booleans: not."""
+    """Return every bit flipped; for booleans: not."""
     return call.op("Not" if call.out_dtype == torch.bool else "BitwiseNot", call.input("self"))
 
 
 @lowers("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
 def where(call: Call) -> str:
-    """self where the condition holds, else other."""
+    """Return self where the condition holds, else other."""
     return select_where(call, call.typed("condition", torch.bool), call.typed("self"), call.typed("other"))
 
 
 def select_where(call: Call, condition: str, one: str, other: str) -> str:
-    """Where for the first output's dtype; ORT has no kernel for booleans, which go through uint8."""
+    """Return a Where for the first output's dtype; ORT has no kernel for booleans, which are computed as uint8."""
     if call.out_dtype != torch.bool:
         return call.op("Where", condition, one, other)
     bytes_ = [call.builder.cast(value, torch.bool, torch.uint8) for value in (one, other)]
@@ -91,5 +91,5 @@ def select_where(call: Call, condition: str, one: str, other: str) -> str:
 
 @lowers("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(call: Call) -> str:
-    """value where the mask holds, else self."""
+    """Return value where the mask holds, else self."""
     return select_where(call, call.input("mask"), call.typed("value"), call.typed("self"))

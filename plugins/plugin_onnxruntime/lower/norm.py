@@ -11,7 +11,7 @@ from .call import Call, lowers
 
 @lowers("layer_norm.default", "native_layer_norm.default")
 def layer_norm(call: Call) -> str | tuple[str, ...]:
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dims; natively also mean and 1 / deviation."""
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last dims; natively also mean and 1 / deviation."""
     axis = -len(call["normalized_shape"])
     weight = call.input("weight") or _constant_like(call, 1.0)
     bias = [call.input("bias")] if call["bias"] is not None else []
@@ -24,7 +24,7 @@ def layer_norm(call: Call) -> str | tuple[str, ...]:
 
 @lowers("rms_norm.default")
 def rms_norm(call: Call) -> str:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dims, as ORT's one-pass operator."""
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dims, as ORT's one-pass operator."""
     eps = torch.finfo(call.out_dtype).eps if call["eps"] is None else float(call["eps"])
     weight = call.input("weight") or _constant_like(call, 1.0)
     axis = -len(call["normalized_shape"])
@@ -38,7 +38,7 @@ def _constant_like(call: Call, value: float) -> str:
 
 @lowers("_native_batch_norm_legit_no_training.default", "batch_norm.default", "native_batch_norm.default")
 def batch_norm(call: Call) -> str | tuple[str, ...]:
-    """Normalisation by running statistics along dim 1; ORT folds it into the convolution before."""
+    """Return x normalised by running statistics along dim 1; ORT folds this into the convolution before."""
     running = call.input("running_mean"), call.input("running_var")
     channels = call.shape("running_mean")
     weight, bias = (call.input(name) or call.builder.weight(torch.full(channels, fill, dtype=call.dtype("running_mean")))
@@ -49,7 +49,7 @@ def batch_norm(call: Call) -> str | tuple[str, ...]:
 
 @lowers("group_norm.default", "native_group_norm.default")
 def group_norm(call: Call) -> str | tuple[str, ...]:
-    """Normalisation of each of `groups` runs of channels by its own statistics; the native form's first output only."""
+    """Return each of `groups` runs of channels normalised by its own statistics; only the native form's first output."""
     native = len(call.outs) == 3
     groups = call["group" if native else "num_groups"]
     result = _grouped_norm(call, groups, call.shape("input"))
@@ -58,14 +58,14 @@ def group_norm(call: Call) -> str | tuple[str, ...]:
 
 @lowers("instance_norm.default")
 def instance_norm(call: Call) -> str:
-    """Normalisation of every channel of every sample by its own statistics."""
+    """Return every channel of every sample normalised by its own statistics."""
     weight, bias = (call.input(name) or call.builder.weight(torch.full((call.shape("input")[1],), fill))
                     for name, fill in (("weight", 1.0), ("bias", 0.0)))  # fmt: skip
     return call.op("InstanceNormalization", call.input("input"), weight, bias, epsilon=float(call["eps"]))
 
 
 def _grouped_norm(call: Call, groups: int, shape: Sequence[int]) -> str:
-    """InstanceNormalization over [B, groups, rest], then scale and shift by channel."""
+    """Apply InstanceNormalization over [B, groups, rest], then scale and shift by channel."""
     value = call.op("Reshape", call.input("input"), call.ints(0, groups, -1))
     scale, shift = (call.builder.weight(torch.full((groups,), fill)) for fill in (1.0, 0.0))
     value = call.op("InstanceNormalization", value, scale, shift, epsilon=float(call["eps"]))

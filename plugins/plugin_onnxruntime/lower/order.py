@@ -24,7 +24,7 @@ def _position(kind: str) -> Callable[[Call], str]:
 
 
 def _first(call: Call, kind: str, value: str, axis: int, keep: int) -> str:
-    """Position of the extreme, or of the first NaN where there is one."""
+    """Return the position of the extreme, or of the first NaN if there is one."""
     found = call.op(kind, value, axis=axis, keepdims=keep)
     if not call.dtype("self").is_floating_point:
         return found
@@ -40,7 +40,7 @@ lowers("argmin.default")(_position("ArgMin"))
 
 @lowers("max.dim", "min.dim")
 def extreme_with_position(call: Call) -> tuple[str, str]:
-    """Extreme and its position along one dim."""
+    """Return the extreme and its position along one dim."""
     word = "Max" if ".max." in str(call.node.target) else "Min"
     value, axis, keep = call.input("self"), call.dim("dim"), int(call["keepdim"])
     extreme = call.op(f"Reduce{word}", value, call.ints(axis), keepdims=keep)
@@ -50,19 +50,19 @@ def extreme_with_position(call: Call) -> tuple[str, str]:
 
 @lowers("topk.default")
 def topk(call: Call) -> tuple[str, ...]:
-    """The k largest or smallest elements of one dim, in order, and their positions."""
+    """Return the k largest or smallest elements of one dim, in order, and their positions."""
     return _ordered(call, call.builder.size(call.size(call["k"])), largest=call["largest"])
 
 
 @lowers("sort.default", "sort.stable")
 def sort(call: Call) -> tuple[str, ...]:
-    """Return one dim in order, and the positions; equal elements keep their order, which `sort.stable` alone promises."""
+    """Return one dim in order, and the positions; equal elements keep their order, which only `sort.stable` guarantees."""
     return _sorted(call)
 
 
 @lowers("argsort.stable")
 def argsort(call: Call) -> str:
-    """Positions that put one dim in order."""
+    """Return the positions that sort one dim."""
     return _sorted(call)[1]
 
 
@@ -71,9 +71,9 @@ def _sorted(call: Call) -> tuple[str, ...]:
 
 
 def _ordered(call: Call, count: str, *, largest: bool) -> tuple[str, ...]:
-    """Return elements in order and their positions. ORT compares with NaN, which PyTorch takes for the largest.
+    """Return elements in order and their positions. ORT compares with NaN, which PyTorch sorts as the largest.
 
-    So float32 is ordered as float64, where NaN is infinite and infinity a number that float32 does not have.
+    Therefore float32 is sorted as float64, with infinity for NaN and a number beyond float32's range for infinity.
     """
     value, axis = call.input("self"), call.dim("dim")
     if not call.dtype("self").is_floating_point:

@@ -14,20 +14,20 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge",
 
 @lowers("pad.default", "constant_pad_nd.default")
 def pad(call: Call) -> str:
-    """Elements added around the last dims; negative amounts cut."""
+    """Return the tensor with elements added around the last dims; negative amounts cut."""
     mode = call["mode"] if "mode" in call.declared else "constant"
     return _padded(call, call["pad"], mode, call["value"] or 0)
 
 
 @lowers("reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default")
 def reflection_pad(call: Call) -> str:
-    """Elements mirrored at the edges, the edge itself not repeated."""
+    """Return the tensor with elements mirrored at the edges, without repeating the edge itself."""
     return _padded(call, call["padding"], "reflect", 0)
 
 
 @lowers("replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default")
 def replication_pad(call: Call) -> str:
-    """Edge elements repeated."""
+    """Return the tensor with edge elements repeated."""
     return _padded(call, call["padding"], "replicate", 0)
 
 
@@ -45,13 +45,13 @@ def _padded(call: Call, amounts: Sequence[Any], mode: str, fill: Any) -> str:
 
 @lowers("pixel_shuffle.default")
 def pixel_shuffle(call: Call) -> str:
-    """[B, C r r, H, W] to [B, C, H r, W r]."""
+    """Rearrange [B, C r r, H, W] to [B, C, H r, W r]."""
     return call.op("DepthToSpace", call.input("self"), blocksize=call["upscale_factor"], mode="CRD")
 
 
 @lowers("pixel_unshuffle.default")
 def pixel_unshuffle(call: Call) -> str:
-    """[B, C, H r, W r] to [B, C r r, H, W]."""
+    """Rearrange [B, C, H r, W r] to [B, C r r, H, W]."""
     batch, channels, height, width = call.shape("self")
     factor = call["downscale_factor"]
     split = (batch, channels, height // factor, factor, width // factor, factor)
@@ -62,7 +62,7 @@ def pixel_unshuffle(call: Call) -> str:
 
 @lowers("channel_shuffle.default")
 def channel_shuffle(call: Call) -> str:
-    """Channels [groups, C / groups] transposed."""
+    """Transpose channels as [groups, C / groups]."""
     batch, channels, *rest = call.shape("self")
     groups = argument(call.node, "groups")
     split = (batch, groups, channels // groups, *rest)

@@ -1,4 +1,4 @@
-"""Finds compositions that models write out and ORT has one operator for, but whose ATen form its own fusions miss."""
+"""Finds compositions that models write out and for which ORT has one operator, but whose ATen form ORT's fusions miss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .call import Call
 
 @dataclass(frozen=True, slots=True)
 class RmsNorm:
-    """weight * (x * rsqrt(mean(x^2) + eps)), the mean over the last dim."""
+    """The norm weight * (x * rsqrt(mean(x^2) + eps)), with the mean over the last dim."""
 
     value: fx.Node
     weight: fx.Node
@@ -23,9 +23,9 @@ class RmsNorm:
 
 
 def match_rms_norm(node: fx.Node) -> RmsNorm | None:
-    """Return the parts of an RMS norm whose last product is `node`, as Llama and T5 write it; None where it is none.
+    """Return the parts of an RMS norm, as Llama and T5 write it, whose last product is `node`; else None.
 
-    ORT's SimplifiedLayerNormFusion looks for a division by a root, PyTorch models multiply by rsqrt.
+    ORT's SimplifiedLayerNormFusion looks for a division by a root; PyTorch models multiply by rsqrt.
     """
     for weight, scaled in _both_ways(node):
         if weight.op == "get_attr" and _is_call(scaled, "aten.mul.Tensor"):
@@ -37,7 +37,7 @@ def match_rms_norm(node: fx.Node) -> RmsNorm | None:
 
 
 def rms_normalised(call: Call, found: RmsNorm) -> str:
-    """The norm as one ORT operator; what computed its parts is dropped where nobody else reads it."""
+    """Return the norm as one ORT operator; nodes that only computed its parts are dropped."""
     names = call.name_of(found.value), call.name_of(found.weight)
     return call.op("SimplifiedLayerNormalization", *names, axis=-1, epsilon=found.eps, stash_type=1)
 
@@ -52,7 +52,7 @@ def _is_call(node: Any, operator: str) -> bool:
 
 
 def _inverse_root(value: fx.Node, factor: fx.Node) -> float | None:
-    """Return eps where `factor` is rsqrt(mean(value^2) + eps) over the last dim."""
+    """Return eps if `factor` is rsqrt(mean(value^2) + eps) over the last dim; else None."""
     if not _is_call(factor, "aten.rsqrt.default"):
         return None
     total: Any = factor.args[0]

@@ -40,7 +40,7 @@ def truncate(call: Call) -> str:
 
 @lowers("sign.default")
 def sign(call: Call) -> str:
-    """-1, 0 or 1; 0 for NaN. ORT's own keeps NaN, and computes int64 as int32."""
+    """Return -1, 0 or 1; 0 for NaN. ORT's own operator keeps NaN, and computes int64 as int32."""
     value, zero = call.typed("self"), call.constant(0)
     sides = (call.op(kind, value, zero) for kind in ("Greater", "Less"))
     return call.op("Sub", *(call.builder.cast(side, torch.bool, call.out_dtype) for side in sides))
@@ -48,38 +48,38 @@ def sign(call: Call) -> str:
 
 @lowers("rsqrt.default")
 def rsqrt(call: Call) -> str:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return call.op("Reciprocal", call.op("Sqrt", call.typed("self")))
 
 
 @lowers("square.default")
 def square(call: Call) -> str:
-    """x * x."""
+    """Return x * x."""
     return call.op("Mul", call.typed("self"), call.typed("self"))
 
 
 @lowers("log2.default", "log10.default")
 def scaled_log(call: Call) -> str:
-    """Logarithm of base 2 or 10, from the natural one."""
+    """Return the logarithm to base 2 or 10, from the natural one."""
     base = 2.0 if "log2" in str(call.node.target) else 10.0
     return call.op("Mul", call.op("Log", call.typed("self")), call.constant(1.0 / math.log(base)))
 
 
 @lowers("exp2.default")
 def exp2(call: Call) -> str:
-    """2 ** x."""
+    """Return 2 ** x."""
     return call.op("Pow", call.constant(2.0), call.typed("self"))
 
 
 @lowers("isnan.default")
 def isnan(call: Call) -> str:
-    """Return whether x is no number."""
+    """Return whether x is NaN."""
     return call.op("IsNaN", call.input("self"))
 
 
 @lowers("isfinite.default")
 def isfinite(call: Call) -> str:
-    """Return whether x is a number and not infinite."""
+    """Return whether x is neither NaN nor infinite."""
     value = call.input("self")
     return call.op("Not", call.op("Or", call.op("IsNaN", value), call.op("IsInf", value)))
 
@@ -95,5 +95,5 @@ def isinf(call: Call) -> str:
     "alias.default", "contiguous.default", "detach.default", "lift_fresh_copy.default", "positive.default",
 )  # fmt: skip
 def copy(call: Call) -> str:
-    """The same elements, perhaps of another dtype."""
+    """Return the same elements, possibly in another dtype."""
     return call.typed("self")

@@ -10,14 +10,14 @@ from .conv import spread
 
 @lowers("max_pool1d.default", "max_pool2d.default", "max_pool3d.default", "max_pool2d_with_indices.default")
 def max_pool(call: Call) -> str | tuple[str, ...]:
-    """Largest element of each window; positions are not given."""
+    """Return the largest element of each window, without positions."""
     result = call.op("MaxPool", call.input("self"), **_windows(call), dilations=spread(call["dilation"], _dims(call)))
     return result if len(call.outs) == 1 else (result, "")
 
 
 @lowers("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
 def average_pool(call: Call) -> str:
-    """Mean of each window."""
+    """Return the mean of each window."""
     return call.op("AveragePool", call.input("self"), **_windows(call), count_include_pad=int(call["count_include_pad"]))
 
 
@@ -40,7 +40,7 @@ def _windows(call: Call) -> dict[str, Any]:
     "adaptive_avg_pool3d.default",
 )
 def adaptive_average_pool(call: Call) -> str:
-    """Mean of equal windows, as many as asked for."""
+    """Return the means of equal windows, as many as requested."""
     sizes = list(call["output_size"])
     if all(size == 1 for size in sizes):
         return call.op("GlobalAveragePool", call.input("self"))

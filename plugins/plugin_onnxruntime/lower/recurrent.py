@@ -1,4 +1,4 @@
-"""Lowers recurrent layers: one ONNX node a layer, both directions in it."""
+"""Lowers recurrent layers: one ONNX node per layer, for both directions."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 from .call import Call, lowers
 
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
-"""Order in which ONNX wants PyTorch's gates (LSTM: input, forget, cell, output; GRU: reset, update, new)."""
+"""PyTorch's gates in ONNX's order (LSTM: input, forget, cell, output; GRU: reset, update, new)."""
 
 
 @lowers("lstm.input")
 def lstm(call: Call) -> tuple[str, ...]:
-    """Long short-term memory: outputs of every step, last hidden states, last cells."""
+    """Return long short-term memory: outputs of every step, last hidden states, last cells."""
     hidden, cells = call.inputs("hx")
     return _layers(call, "LSTM", (hidden, cells))
 
 
 @lowers("gru.input")
 def gru(call: Call) -> tuple[str, ...]:
-    """Gated recurrent unit: outputs of every step, last hidden states."""
+    """Return a gated recurrent unit: outputs of every step, last hidden states."""
     return _layers(call, "GRU", (call.input("hx"),))
 
 
@@ -37,12 +37,12 @@ def _layers(call: Call, kind: str, states: Sequence[str]) -> tuple[str, ...]:
 
 
 def _split_layers(call: Call, state: str, count: int, directions: int) -> Sequence[str]:
-    """Initial states [layers x directions, B, H] as one [directions, B, H] a layer."""
+    """Return initial states [layers x directions, B, H] as one [directions, B, H] per layer."""
     return (state,) if count == 1 else call.ops("Split", state, call.ints(*[directions] * count), n_outputs=count, axis=0)
 
 
 def _layer(call: Call, kind: str, layer: int, value: str, states: Sequence[str], directions: int) -> tuple[str, ...]:
-    """One layer over [T, B, I]: outputs [T, B, directions H], and last states [directions, B, H]."""
+    """Return one layer over [T, B, I]: outputs [T, B, directions H], and last states [directions, B, H]."""
     each = 4 if call["has_biases"] else 2
     params = call.inputs("params")[layer * directions * each : (layer + 1) * directions * each]
     hidden = _hidden(call)
@@ -65,7 +65,7 @@ def _hidden(call: Call) -> int:
 
 
 def _reordered(call: Call, kind: str, matrix: str) -> str:
-    """A [gates x H, ...] matrix or vector with its gates in ONNX's order; ORT does it once for constants."""
+    """Return a [gates x H, ...] matrix or vector with its gates in ONNX's order; ORT reorders constants only once."""
     gates = _GATES[kind]
     parts = call.ops("Split", matrix, n_outputs=len(gates), axis=0, num_outputs=len(gates))
     return call.op("Concat", *(parts[gate] for gate in gates), axis=0)

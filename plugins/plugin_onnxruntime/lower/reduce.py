@@ -21,7 +21,7 @@ def _keep(call: Call) -> int:
 
 
 def reduce(call: Call, kind: str, value: str, keep: int | None = None) -> str:
-    """Reduces `value` over the call's dims; a 0-d value is its own sum, product and extreme."""
+    """Reduce `value` over the call's dims; a 0-d value is its own sum, product and extreme."""
     if call.rank("self") == 0:
         return value
     return call.op(kind, value, _axes(call), keepdims=_keep(call) if keep is None else keep)
@@ -42,7 +42,7 @@ _HALF = 2**32
 
 @lowers("sum.default", "sum.dim_IntList")
 def total(call: Call) -> str:
-    """Sum over dims. ORT adds int64 in double, so the halves of each number are added apart; overflow wraps around."""
+    """Return the sum over dims. ORT adds int64 in double, so halves of numbers are added separately; overflow wraps."""
     value = call.typed("self")
     if call.out_dtype is not torch.int64 or call.dtype("self") is not torch.int64:
         return reduce(call, "ReduceSum", value)
@@ -62,7 +62,7 @@ def _extreme(kind: str) -> Callable[[Call], str]:
 
 
 def with_nan(call: Call, result: str, value: str, gather: Callable[[str], str]) -> str:
-    """`result`, or NaN where `value` holds one: ORT's extremes skip NaN, PyTorch's give it."""
+    """Return `result`, or NaN where `value` holds one: ORT's extremes skip NaN, PyTorch's return it."""
     if not call.out_dtype.is_floating_point:
         return result
     return call.op("Where", gather(call.op("IsNaN", value)), call.constant(float("nan")), result)
@@ -75,9 +75,9 @@ for _name, _kind in {"amax": "ReduceMax", "amin": "ReduceMin"}.items():
 def _boolean(kind: str) -> Callable[[Call], str]:
     def rule(call: Call) -> str:
         if "dim" in call.declared and call["dim"] == []:
-            return call.typed("self", torch.bool)  # these two, unlike sums, then reduce nothing
+            return call.typed("self", torch.bool)  # without dims, these two reduce nothing, unlike sums
         if any(isinstance(size, int) and size == 0 for size in call.shape("self")):
-            return filled(call, kind == "ReduceMin")  # ORT knows no extreme of nothing
+            return filled(call, kind == "ReduceMin")  # ORT has no extreme of no elements
         return reduce(call, kind, call.typed("self", torch.bool))
 
     return rule
@@ -89,7 +89,7 @@ for _name, _kind in {"any": "ReduceMax", "all": "ReduceMin"}.items():
 
 @lowers("logsumexp.default")
 def logsumexp(call: Call) -> str:
-    """Largest element plus the logarithm of the sum of exponents of differences, which cannot overflow."""
+    """Return the largest element plus the logarithm of the sum of exponents of differences, which cannot overflow."""
     value = call.typed("self")
     peak = reduce(call, "ReduceMax", value, keep=1)
     endless = call.op("IsInf", peak)
@@ -101,7 +101,7 @@ def logsumexp(call: Call) -> str:
 
 
 def _moments(call: Call, correction: float) -> tuple[str, str]:
-    """Mean, and variance with n - correction in the divisor, by differences from the mean (two passes, exact)."""
+    """Return the mean, and the variance with n - correction in the divisor, in two passes by differences from the mean."""
     value = call.input("self")
     mean = reduce(call, "ReduceMean", value, keep=1)
     away = call.op("Sub", value, mean)
@@ -129,34 +129,34 @@ def _correction(call: Call) -> float:
 
 @lowers("var.default", "var.dim", "var.correction")
 def variance(call: Call) -> str:
-    """Variance over dims."""
+    """Return the variance over dims."""
     return _moments(call, _correction(call))[1]
 
 
 @lowers("std.default", "std.dim", "std.correction")
 def deviation(call: Call) -> str:
-    """Standard deviation over dims."""
+    """Return the standard deviation over dims."""
     return call.op("Sqrt", _moments(call, _correction(call))[1])
 
 
 @lowers("var_mean.correction")
 def variance_and_mean(call: Call) -> tuple[str, str]:
-    """Variance and mean over dims."""
+    """Return variance and mean over dims."""
     mean, found = _moments(call, _correction(call))
-    mean = call.op("Where", call.op("IsInf", mean), call.constant(float("nan")), mean)  # as eager's running mean
+    mean = call.op("Where", call.op("IsInf", mean), call.constant(float("nan")), mean)  # like eager's running mean
     return found, mean if _keep(call) else call.squeeze(mean, *call.dims("dim"))
 
 
 @lowers("std_mean.correction")
 def deviation_and_mean(call: Call) -> tuple[str, str]:
-    """Standard deviation and mean over dims."""
+    """Return standard deviation and mean over dims."""
     found, mean = variance_and_mean(call)
     return call.op("Sqrt", found), mean
 
 
 @lowers("linalg_vector_norm.default")
 def vector_norm(call: Call) -> str:
-    """Norm of order 1, 2 or infinity over dims."""
+    """Return the norm of order 1, 2 or infinity over dims."""
     value, order = call.typed("self"), float(call["ord"])
     if order == 2.0:
         return call.op("Sqrt", reduce(call, "ReduceSum", call.op("Mul", value, value)))
@@ -169,7 +169,7 @@ def vector_norm(call: Call) -> str:
 
 @lowers("count_nonzero.default")
 def count_nonzero(call: Call) -> str:
-    """How many elements are not zero."""
+    """Return the number of elements that are not zero."""
     flags = call.builder.cast(call.typed("self", torch.bool), torch.bool, torch.int64)
     axes = range(value_of(call["self"]).dim()) if call["dim"] is None else (call.dim("dim"),)
     return flags if call.rank("self") == 0 else call.op("ReduceSum", flags, call.ints(*axes), keepdims=0)

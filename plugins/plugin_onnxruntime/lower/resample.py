@@ -1,7 +1,7 @@
-"""Lowers resampling: as one `Resize` where its places are PyTorch's, else by the very arithmetic of PyTorch's kernels.
+"""Lowers resampling: as one `Resize` if its positions equal PyTorch's; otherwise by the arithmetic of PyTorch's kernels.
 
-Both compute, for each new element, a place between the old ones, in float32, and in another order of operations. A place of
-100,000 is then off by a hundredth of an element, and so is what is interpolated there.
+Both compute, for each new element, a position between the old ones, in float32 but in different orders of operations. A
+position of 100,000 then differs by a hundredth of an element, and so does the interpolated value.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .builder import ELEMENT
 from .call import Call, lowers
 
 _MAX_APART = 5e-6
-"""Elements by which a place of `Resize` may differ from PyTorch's: as much as float32 rounds values of 64."""
+"""Elements by which a position of `Resize` may differ from PyTorch's: float32's rounding error for values of 64."""
 _CUBIC = -0.75
-"""PyTorch's constant of the cubic kernel, as in OpenCV."""
+"""PyTorch's constant of the cubic kernel, the same as OpenCV's."""
 
 
 @lowers(
@@ -29,7 +29,7 @@ _CUBIC = -0.75
     "upsample_nearest2d.default",
 )
 def nearest(call: Call) -> str:
-    """Each new element is the old one at or before its place."""
+    """Return, for each new element, the old one at or before its position."""
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return _resampled(call, is_aligned=False, offset=0.0, taps=_nearest, attributes=attributes)
 
@@ -38,7 +38,7 @@ def nearest(call: Call) -> str:
     "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bilinear2d.default",
 )  # fmt: skip
 def linear(call: Call) -> str:
-    """Linear interpolation along each dim."""
+    """Return the linear interpolation along each dim."""
     is_aligned = bool(call["align_corners"])
     attributes = {"mode": "linear", "coordinate_transformation_mode": _corners(is_aligned)}
     return _resampled(call, is_aligned=is_aligned, offset=0.0 if is_aligned else 0.5, taps=_linear, attributes=attributes)
@@ -46,7 +46,7 @@ def linear(call: Call) -> str:
 
 @lowers("upsample_bicubic2d.vec", "upsample_bicubic2d.default")
 def cubic(call: Call) -> str:
-    """Cubic interpolation along both dims."""
+    """Return the cubic interpolation along both dims."""
     is_aligned = bool(call["align_corners"])
     attributes = {"mode": "cubic", "coordinate_transformation_mode": _corners(is_aligned), "cubic_coeff_a": _CUBIC}
     return _resampled(call, is_aligned=is_aligned, offset=0.0 if is_aligned else 0.5, taps=_cubic, attributes=attributes)
@@ -83,14 +83,14 @@ def _factors(call: Call) -> Sequence[float | None]:
 
 
 class _Axis:
-    """One dim of space, while it is resampled."""
+    """One spatial dim during resampling."""
 
     def __init__(self, call: Call, value: str, axis: int, old: Any, new: Any, factor: float | None, offset: float) -> None:
         self.call, self.op = call, call.op
         self.value, self.axis, self.old, self.new, self.factor, self.offset = value, axis, old, new, factor, offset
 
     def is_resize_exact(self, *, is_aligned: bool, is_floored: bool) -> bool:
-        """Return whether ONNX Runtime's places are PyTorch's: found out for known sizes, sure for powers of 2."""
+        """Return whether ONNX Runtime's positions equal PyTorch's: computed for known sizes, certain for powers of 2."""
         if not (isinstance(self.old, int) and isinstance(self.new, int)):
             factor = self.factor or 0.0
             return not is_aligned and factor >= 1 and math.frexp(factor)[0] == 0.5
@@ -101,7 +101,7 @@ class _Axis:
         else:
             scale = torch.tensor(self.new / self.old if self.factor is None else self.factor)
             if int(scale * self.old) != self.new and self.factor is not None:
-                return False  # ONNX Runtime would cut off the product elsewhere
+                return False  # otherwise ONNX Runtime would truncate the product
             step = torch.tensor(self.old / self.new if self.factor is None else 1.0 / self.factor)
             ours = ((steps + self.offset).double() * step.double() - self.offset).float()
             theirs = (steps + self.offset) / scale - self.offset
@@ -109,7 +109,7 @@ class _Axis:
         return not bool(apart.any())
 
     def places(self, *, is_aligned: bool) -> str:
-        """Return the place of each new element among the old ones, in float32.
+        """Return the position of each new element among the old ones, in float32.
 
         PyTorch's kernels multiply and subtract in one instruction, which rounds once: float64 holds both exactly.
         """
@@ -121,7 +121,7 @@ class _Axis:
         return self._cast(self.op("Sub", self.op("Mul", self.op("Add", steps, half), step), half), torch.float32)
 
     def steps(self, dtype: torch.dtype = torch.float64) -> str:
-        """Return the numbers of the new elements."""
+        """Return the indices of the new elements."""
         return self._cast(self.op("Range", self._number(0), self.new_size, self._number(1)), dtype)
 
     def _step(self, *, is_aligned: bool) -> str:
@@ -144,14 +144,14 @@ class _Axis:
 
     @property
     def new_size(self) -> str:
-        """Number of new elements: by a factor, the product cut off in float64, as PyTorch does it."""
+        """Number of new elements; with a factor, the product truncated in float64, as in PyTorch."""
         if isinstance(self.new, int) or self.factor is None:
             return self.call.builder.scalar_size(self.new)
         product = self.op("Mul", self._cast(self.old_size, torch.float64), self.call.constant(self.factor, torch.float64))
         return self._cast(product, torch.int64)
 
     def before(self, places: str, shift: int = 0) -> str:
-        """Return the number of the old element at or before each place, moved by some; none outside."""
+        """Return the index of the old element at or before each position, plus a shift; clamped to the valid range."""
         number = self._cast(self.op("Floor", places), torch.int64)
         last = self.op("Sub", self.old_size, self._number(1))
         number = self.op("Min", number, last)
@@ -160,7 +160,7 @@ class _Axis:
         return self.op("Max", number, self._number(0))
 
     def beyond(self, places: str) -> str:
-        """Return how far each place lies beyond the old element before it, from 0 to 1."""
+        """Return how far each position is beyond the old element before it, from 0 to 1."""
         before = self._cast(self.op("Min", self._cast(self.op("Floor", places), torch.int64), self._last()), torch.float32)
         return self.op("Min", self.op("Max", self.op("Sub", places, before), self._float(0.0)), self._float(1.0))
 
@@ -168,7 +168,7 @@ class _Axis:
         return self.op("Sub", self.old_size, self._number(1))
 
     def applied(self, value: str, taps: Sequence[tuple[str, str]]) -> str:
-        """Return the sum of old elements, by their numbers, each times its weight ("" for one)."""
+        """Return the sum of old elements, by their indices, each times its weight ("" for one)."""
         shape = self.call.ints(-1, *[1] * (self.call.rank(self.call.declared[0]) - self.axis - 1))
         total = ""
         for number, weight in taps:
@@ -193,7 +193,7 @@ def _nearest(axis: _Axis, places: str) -> Sequence[tuple[str, str]]:
 
 def _linear(axis: _Axis, places: str) -> Sequence[tuple[str, str]]:
     places = axis.op("Max", places, axis.call.constant(0.0, torch.float32))
-    # As many new elements as old ones are a copy, whatever the factor.
+    # If the new size equals the old size, the elements are copied, regardless of the factor.
     places = axis.op("Where", axis.op("Equal", axis.old_size, axis.new_size), axis.steps(torch.float32), places)
     after = axis.beyond(places)
     before = axis.op("Sub", axis.call.constant(1.0, torch.float32), after)
@@ -214,12 +214,12 @@ def _cubic(axis: _Axis, places: str) -> Sequence[tuple[str, str]]:
 
 
 def _near(axis: _Axis, at: str) -> str:
-    """((a + 2) x - (a + 3)) x x + 1, within one element."""
+    """Return ((a + 2) x - (a + 3)) x x + 1, for distances within one element."""
     return _polynomial(axis, at, (_CUBIC + 2, -(_CUBIC + 3), 0.0, 1.0))
 
 
 def _far(axis: _Axis, at: str) -> str:
-    """((a x - 5 a) x + 8 a) x - 4 a, from one element to two."""
+    """Return ((a x - 5 a) x + 8 a) x - 4 a, for distances from one element to two."""
     return _polynomial(axis, at, (_CUBIC, -5 * _CUBIC, 8 * _CUBIC, -4 * _CUBIC))
 
 

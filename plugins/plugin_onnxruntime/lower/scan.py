@@ -11,14 +11,14 @@ from .call import Call, lowers
 
 @lowers("cumsum.default")
 def cumsum(call: Call) -> str:
-    """Running sum along one dim."""
+    """Return the running sum along one dim."""
     value = call.typed("self")
     return value if call.rank("self") == 0 else call.op("CumSum", value, call.constant(call.dim("dim"), torch.int64))
 
 
 @lowers("cumprod.default")
 def cumprod(call: Call) -> str:
-    """Running product along one dim: ONNX has no operator, so a Scan carries the product."""
+    """Return the running product along one dim: ONNX has no operator, so a Scan carries the product."""
     value, axis = call.typed("self"), call.dim("dim")
     shape = [size for dim, size in enumerate(call.shape("self")) if dim != axis]
     start = call.op("Expand", call.constant(1), call.builder.sizes(shape)) if shape else call.constant(1)
@@ -36,19 +36,19 @@ def cumprod(call: Call) -> str:
 
 @lowers("softmax.int", "_softmax.default")
 def softmax(call: Call) -> str:
-    """Exponents of one dim, divided by their sum."""
+    """Return the exponents of one dim, divided by their sum."""
     return call.op("Softmax", call.typed("self"), axis=call.dim("dim"))
 
 
 @lowers("log_softmax.int", "_log_softmax.default")
 def log_softmax(call: Call) -> str:
-    """Logarithm of softmax, computed so that it cannot overflow."""
+    """Return the logarithm of softmax, computed without overflow."""
     return call.op("LogSoftmax", call.typed("self"), axis=call.dim("dim"))
 
 
 @lowers("_safe_softmax.default")
 def safe_softmax(call: Call) -> str:
-    """Softmax that gives 0 where the whole dim is minus infinity."""
+    """Return softmax, but 0 where the whole dim is minus infinity."""
     value = call.typed("self")
     highest = call.op("ReduceMax", value, call.ints(call.dim("dim")), keepdims=1)
     empty = call.op("Equal", highest, call.constant(float("-inf")))

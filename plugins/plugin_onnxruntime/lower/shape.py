@@ -7,7 +7,7 @@ import torch
 from .call import Call, lowers, same_size
 
 _END = 2**63 - 1
-"""As a slice's end: to the end."""
+"""The end of a slice that runs to the end of its dim."""
 
 
 @lowers(
@@ -15,13 +15,13 @@ _END = 2**63 - 1
     "reshape_as.default", "ravel.default",
 )  # fmt: skip
 def reshape(call: Call) -> str:
-    """The same elements under other sizes."""
+    """Return the same elements with other sizes."""
     return call.reshape(call.input("self"), call.shape("self"), call.out_shape)
 
 
 @lowers("squeeze.default", "squeeze.dim", "squeeze.dims")
 def squeeze(call: Call) -> str:
-    """Dims of size 1 removed: all, one, or the named ones."""
+    """Remove dims of size 1: all, one, or the named ones."""
     named = str(call.node.target) != "aten.squeeze.default"
     dims = range(call.rank("self")) if not named else call.dims("dim") if call["dim"] != [] else ()
     shape = call.shape("self")
@@ -30,31 +30,31 @@ def squeeze(call: Call) -> str:
 
 @lowers("unsqueeze.default")
 def unsqueeze(call: Call) -> str:
-    """A dim of size 1 inserted."""
+    """Insert a dim of size 1."""
     return call.unsqueeze(call.input("self"), call["dim"] % (call.rank("self") + 1))
 
 
 @lowers("permute.default")
 def permute(call: Call) -> str:
-    """Dims in another order."""
+    """Return the dims in another order."""
     return call.transpose(call.input("self"), call.dims("dims") if call["dims"] else [])
 
 
 @lowers("transpose.int")
 def transpose(call: Call) -> str:
-    """Two dims swapped."""
+    """Swap two dims."""
     return _swapped(call, call.dim("dim0"), call.dim("dim1"))
 
 
 @lowers("swapaxes.default")
 def swap_axes(call: Call) -> str:
-    """Two dims swapped, under NumPy's name."""
+    """Swap two dims, under NumPy's name."""
     return _swapped(call, call.dim("axis0"), call.dim("axis1"))
 
 
 @lowers("t.default", "mT.default", "numpy_T.default")
 def matrix_transpose(call: Call) -> str:
-    """The last two dims swapped."""
+    """Swap the last two dims."""
     rank = call.rank("self")
     return call.input("self") if rank < 2 else _swapped(call, rank - 2, rank - 1)
 
@@ -68,7 +68,7 @@ def _swapped(call: Call, one: int, other: int) -> str:
 
 @lowers("movedim.int", "movedim.intlist")
 def move_dims(call: Call) -> str:
-    """Dims moved to named places, the others in their order around them."""
+    """Move dims to named positions; the others keep their order."""
     places = dict(zip(call.dims("destination"), call.dims("source"), strict=True))
     others = iter(dim for dim in range(call.rank("self")) if dim not in places.values())
     return call.transpose(
@@ -84,7 +84,7 @@ def expand(call: Call) -> str:
 
 @lowers("slice.Tensor")
 def slice_dim(call: Call) -> str:
-    """Elements start to end of one dim, every step-th."""
+    """Return elements start to end of one dim, every step-th."""
     dim, step = call.dim("dim"), call["step"]
     start, end = call.size(call["start"]), call.size(call["end"])
     start = 0 if start is None else start
@@ -96,7 +96,7 @@ def slice_dim(call: Call) -> str:
 
 @lowers("narrow.default")
 def narrow(call: Call) -> str:
-    """`length` elements of one dim, from `start`."""
+    """Return `length` elements of one dim, from `start`."""
     start = call.size(call["start"])
     if isinstance(start, int) and start < 0:
         start += call.shape("self")[call.dim("dim")]
@@ -105,7 +105,7 @@ def narrow(call: Call) -> str:
 
 @lowers("select.int")
 def select(call: Call) -> str:
-    """One element of a dim, the dim removed."""
+    """Return one element of a dim, without that dim."""
     index = call["index"]
     name = call.constant(index, torch.int64) if isinstance(index, int) else call.name_of(index)
     return call.op("Gather", call.input("self"), name, axis=call.dim("dim"))

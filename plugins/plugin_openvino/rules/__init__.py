@@ -1,4 +1,4 @@
-"""What each ATen overload becomes in OpenVINO's opset: one rule an overload, in tables by theme."""
+"""Lowering of each ATen overload to OpenVINO's opset: one rule per overload, in tables by theme."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ RULES: Mapping[str, Rule] = {
     **indexing.RULES,
     **creation.RULES,
 }
-"""Keys equal the rows of `plugin_openvino.support.OPERATORS`, which a test checks."""
+"""Rules by overload. The keys equal the rows of `plugin_openvino.support.OPERATORS`, which a test checks."""

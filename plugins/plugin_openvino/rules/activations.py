@@ -1,4 +1,4 @@
-"""Rules for activation functions. They map to OpenVINO's own, which fuse into the convolution or product before them."""
+"""Rules for activation functions. They use OpenVINO's own, which fuse into the convolution or product before them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _gelu(call: Call) -> Any:
 
 
 def _hardtanh(call: Call) -> Any:
-    """With dynamic shapes Dynamo may hand over the bounds as numbers known only at run time."""
+    """Clamp to bounds that, with dynamic shapes, Dynamo may pass as numbers known only at run time."""
     low, high = call.raw("min_val"), call.raw("max_val")
     if isinstance(low, fx.Node) or isinstance(high, fx.Node):
         return ops.minimum(ops.maximum(call.tensor("self"), call.value(low, _F32)), call.value(high, _F32))

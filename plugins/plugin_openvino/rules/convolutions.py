@@ -18,7 +18,7 @@ _F32 = torch.float32
 
 
 def _spatial(given: Any, count: int) -> list[int]:
-    """Return one number for each spatial dim; ATen lets one stand for all."""
+    """Return one number for each spatial dim; ATen accepts one for all."""
     values = [int(value) for value in elements(given)]
     return values * count if len(values) == 1 else values
 
@@ -31,13 +31,13 @@ def _with_bias(call: Call, value: Any, count: int) -> Any:
 
 
 def _grouped(weight: Output, groups: int) -> Output:
-    """Return weights [O, I/G, ..] as [G, O/G, I/G, ..], the form that GroupConvolution takes."""
+    """Return weights [O, I/G, ..] as [G, O/G, I/G, ..], the form that GroupConvolution requires."""
     shape = [dim.get_length() for dim in weight.get_partial_shape()]
     return output(ops.reshape(weight, indices([groups, shape[0] // groups, *shape[1:]]), False))
 
 
 def convolved(call: Call, before: Sequence[int], after: Sequence[int]) -> Any:
-    """Return the convolution of `input` with explicit padding, bias added."""
+    """Return the convolution of `input` with explicit padding, with the bias added."""
     count = call.fake("weight").dim() - 2
     groups = int(call.raw("groups"))
     stride, dilation = (_spatial(call.raw(name), count) for name in ("stride", "dilation"))
@@ -55,7 +55,7 @@ def _convolution(call: Call) -> Any:
 
 
 def _convolution_named_padding(call: Call) -> Any:
-    """padding="same" puts the odd element behind, padding="valid" pads nothing."""
+    """Apply padding="same", with the odd element at the end, or padding="valid", which pads nothing."""
     sizes = [int(size) for size in call.fake("weight").shape[2:]]
     if call.raw("padding") == "valid":
         return convolved(call, [0] * len(sizes), [0] * len(sizes))
@@ -90,7 +90,7 @@ def _general_convolution(call: Call) -> Any:
 
 
 def _batched(call: Call, count: int) -> tuple[Output, bool]:
-    """Return `self` with a batch dim, and whether it had to be added."""
+    """Return `self` with a batch dim, and whether it was added."""
     value = call.tensor("self")
     is_single = call.fake("self").dim() == count + 1
     return (output(ops.unsqueeze(value, indices([0]))), True) if is_single else (value, False)
@@ -103,7 +103,7 @@ def _pooled(call: Call, count: int) -> tuple[list[int], list[int], list[int], st
 
 
 def max_pool(count: int, *, gives_indices: bool = False) -> Rule:
-    """A rule for max pooling over `count` dims; nobody reads the indices, which the table checks."""
+    """Return a rule for max pooling over `count` dims; the indices are not read, which the table checks."""
 
     def rule(call: Call) -> Any:
         value, is_single = _batched(call, count)
@@ -117,7 +117,10 @@ def max_pool(count: int, *, gives_indices: bool = False) -> Rule:
 
 
 def average_pool(count: int) -> Rule:
-    """A rule for average pooling over `count` dims. Without dilations opset16's AvgPool crashes the process (2026.4)."""
+    """Return a rule for average pooling over `count` dims.
+
+    Without dilations opset16's AvgPool crashes the process (2026.4).
+    """
 
     def rule(call: Call) -> Any:
         value, is_single = _batched(call, count)
@@ -130,7 +133,7 @@ def average_pool(count: int) -> Rule:
 
 
 def adaptive_average_pool(count: int) -> Rule:
-    """A rule for average pooling to a given size. Size 1 is a mean, which is what OpenVINO's kernels are fast at."""
+    """Return a rule for average pooling to a given size. Size 1 is a mean, for which OpenVINO's kernels are fast."""
 
     def rule(call: Call) -> Any:
         sizes = _spatial(call.raw("output_size"), count)
@@ -144,7 +147,7 @@ def adaptive_average_pool(count: int) -> Rule:
 
 
 def interpolated(mode: str, transform: str, *, nearest: str = "round_prefer_floor") -> Rule:
-    """A rule for resampling to the result's spatial size, or by the given factors where that size is unknown."""
+    """Return a rule for resampling to the result's spatial size, or by the given factors if that size is unknown."""
 
     def rule(call: Call) -> Any:
         count = call.fake("input").dim() - 2

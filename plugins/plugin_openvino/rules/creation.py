@@ -1,4 +1,4 @@
-"""Rules for operators that make tensors from numbers."""
+"""Rules for operators that create tensors from numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _I64 = torch.int64
 
 
 def filled(size: str, value: float | str) -> Rule:
-    """A rule for a tensor of one number (or of the argument named `value`), in the size given by an argument."""
+    """Return a rule for a tensor of one number (or of the argument named `value`), with the size given by an argument."""
 
     def rule(call: Call) -> Any:
         number = call.tensor(value, call.dtype) if isinstance(value, str) else constant(value, call.dtype)
@@ -27,7 +27,7 @@ def filled(size: str, value: float | str) -> Rule:
 
 
 def filled_like(value: float | str) -> Rule:
-    """A rule for a tensor of one number (or of the argument named `value`), in the shape of `self`."""
+    """Return a rule for a tensor of one number (or of the argument named `value`), in the shape of `self`."""
 
     def rule(call: Call) -> Any:
         number = call.tensor(value, call.dtype) if isinstance(value, str) else constant(value, call.dtype)

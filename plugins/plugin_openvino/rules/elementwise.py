@@ -25,7 +25,7 @@ def promoted(left: Any, right: Any) -> torch.dtype:
 
 
 def _stand_in(raw: Any) -> Any:
-    """An empty tensor that takes part in promotion as the argument would: 0-d tensors and numbers weigh less."""
+    """Return an empty tensor that promotes as the argument does: 0-d tensors and numbers have lower priority."""
     value = value_of(raw) if isinstance(raw, fx.Node) else raw
     if isinstance(value, torch.Tensor):
         return torch.empty([0] * min(1, value.dim()), dtype=value.dtype, device="meta")
@@ -40,12 +40,12 @@ def is_tensor(raw: Any) -> bool:
 
 
 def unary(operation: Callable[[Output], Any]) -> Rule:
-    """A rule for `f(self)`, computed in the result's dtype."""
+    """Return a rule for `f(self)`, computed in the result's dtype."""
     return lambda call: operation(call.tensor("self", call.dtype))
 
 
 def binary(operation: Callable[[Output, Output], Any], *, on_bools: Callable[[Output, Output], Any] | None = None) -> Rule:
-    """A rule for `f(self, alpha * other)`, computed in the result's dtype; `on_bools` where that is bool."""
+    """Return a rule for `f(self, alpha * other)`, computed in the result's dtype; `on_bools` if that is bool."""
 
     def rule(call: Call) -> Any:
         left, right = call.tensor("self", call.dtype), call.tensor("other", call.dtype)
@@ -57,11 +57,11 @@ def binary(operation: Callable[[Output, Output], Any], *, on_bools: Callable[[Ou
 
 
 _ROOM = 2.0**16
-"""More than float32 is off by where it computes with numbers of int32's range."""
+"""A margin larger than float32's error for numbers in int32's range."""
 
 
 def within_int32(call: Call, operation: Callable[..., Any], *values: Output) -> Output:
-    """Compute `operation` in int64, which OpenVINO takes for int32: numbers that leave its range raise an alarm."""
+    """Compute `operation` in int64, which OpenVINO computes as int32: numbers that leave its range raise an alarm."""
     if call.dtype is torch.int64 and largest(call.node) > EXACT_IN_FLOAT32:
         wide = output(operation(*(convert(value, torch.float32) for value in values)))
         raise_alarm_beyond(call, wide, 2.0**31 - _ROOM)
@@ -69,7 +69,7 @@ def within_int32(call: Call, operation: Callable[..., Any], *values: Output) -> 
 
 
 def raise_alarm_beyond(call: Call, value: Output, limit: float) -> None:
-    """Make a call run eagerly in which an element's absolute value reaches a limit."""
+    """Make a call run eagerly if an element's absolute value reaches a limit."""
     call.raise_alarm_where(
         ops.logical_not(ops.less(ops.abs(convert(value, torch.float32)), constant(limit, torch.float32)))
     )
@@ -83,9 +83,9 @@ def _scaled(call: Call, value: Output) -> Output:
 
 
 def comparison(operation: Callable[[Output, Output], Any]) -> Rule:
-    """A rule for `self ? other`, compared in the promoted dtype; bools compare as int32, for which every kernel exists.
+    """Return a rule for `self ? other` in the promoted dtype; bools compare as int32, for which every kernel exists.
 
-    OpenVINO compares integers as float32, which is right where one of the two is exact in it: else it raises an alarm.
+    OpenVINO compares integers as float32, which is correct if one of the two is exact in it; otherwise it raises an alarm.
     """
 
     def rule(call: Call) -> Any:
@@ -106,12 +106,12 @@ def _rank(call: Call, name: str) -> int:
 
 
 def logical(operation: Callable[[Output, Output], Any]) -> Rule:
-    """A rule for a logical operation on truth values."""
+    """Return a rule for a logical operation on truth values."""
     return lambda call: operation(call.tensor("self", torch.bool), call.tensor("other", torch.bool))
 
 
 def bitwise(on_bools: Callable[[Output, Output], Any], on_ints: Callable[[Output, Output], Any]) -> Rule:
-    """A rule for a bitwise operation, which on bools is the logical one."""
+    """Return a rule for a bitwise operation, which on bools is the logical one."""
 
     def rule(call: Call) -> Any:
         operation = on_bools if call.dtype is torch.bool else on_ints
@@ -121,12 +121,12 @@ def bitwise(on_bools: Callable[[Output, Output], Any], on_ints: Callable[[Output
 
 
 def not_a_number(value: Output) -> Output:
-    """Return where a float value is NaN. OpenVINO's own IsNaN runs on a slow reference kernel; comparing fuses."""
+    """Return a mask of the floats that are NaN. OpenVINO's IsNaN runs on a slow reference kernel; a comparison fuses."""
     return output(ops.not_equal(value, value))
 
 
 def extremum(operation: Callable[[Output, Output], Any]) -> Rule:
-    """A rule for maximum and minimum. OpenVINO's give the second operand where either is NaN, PyTorch's give NaN."""
+    """Return a rule for maximum and minimum. With NaN OpenVINO's return the second operand, PyTorch's return NaN."""
 
     def rule(call: Call) -> Any:
         left, right = call.tensor("self", call.dtype), call.tensor("other", call.dtype)
@@ -140,7 +140,7 @@ def extremum(operation: Callable[[Output, Output], Any]) -> Rule:
 
 
 def clamped(low_name: str | None, high_name: str | None) -> Rule:
-    """A rule for clamping between two optional bounds. NaN stays NaN, as in PyTorch; OpenVINO's own Clamp gives a bound."""
+    """Return a rule for clamping between optional bounds. NaN stays NaN, as in PyTorch; OpenVINO's Clamp gives a bound."""
 
     def rule(call: Call) -> Any:
         value = result = call.tensor("self", call.dtype)
@@ -149,7 +149,7 @@ def clamped(low_name: str | None, high_name: str | None) -> Rule:
         present = [(bound, operation) for bound, operation in given if bound is not None]
         for bound, operation in present:
             result = output(operation(result, bound))
-        if not call.dtype.is_floating_point:  # OpenVINO makes one Clamp of two bounds, in float32
+        if not call.dtype.is_floating_point:  # OpenVINO merges two bounds into one Clamp, in float32
             for source in (value, *(bound for bound, _ in present)):
                 raise_alarm_beyond(call, source, EXACT_IN_FLOAT32)
             return result
@@ -164,8 +164,8 @@ def clamped(low_name: str | None, high_name: str | None) -> Rule:
 def floor_quotient(left: Output, right: Output, dtype: torch.dtype) -> Output:
     """Return floor(left / right) of integers, exactly.
 
-    OpenVINO divides integers in float32, wrong beyond 2^24 by up to 128; the remainder of that first guess is small
-    enough for a second, exact division. Products may wrap, and wrap back.
+    OpenVINO divides integers in float32, which beyond 2^24 is wrong by up to 128; the remainder of that first guess is
+    small enough for a second, exact division. Products may wrap, and wrap back.
     """
     guess = output(ops.divide(left, right))
     rest = output(ops.subtract(left, ops.multiply(guess, right)))
@@ -197,7 +197,7 @@ def _power(call: Call) -> Any:
 
 
 def where(condition: str, yes: str, no: str) -> Rule:
-    """A rule that chooses between two arguments."""
+    """Return a rule that selects between two arguments."""
     return lambda call: ops.select(
         call.tensor(condition, torch.bool), call.tensor(yes, call.dtype), call.tensor(no, call.dtype)
     )
@@ -220,7 +220,7 @@ def _lerp(call: Call) -> Any:
 
 
 def _cast(call: Call) -> Any:
-    """To int64, floats that OpenVINO's int32 cannot hold, and NaN, are marked."""
+    """Convert to another dtype. To int64, floats beyond OpenVINO's int32 and NaN are marked."""
     value = call.tensor("self")
     if call.dtype is torch.int64 and value.get_element_type() == Type.f32:
         is_beyond = ops.logical_not(ops.less(ops.abs(value), constant(2.0**31, torch.float32)))
@@ -259,19 +259,22 @@ def truncated(value: Output) -> Any:
 
 
 def _sign(value: Output) -> Any:
-    """PyTorch's sign of NaN is 0."""
+    """Return the sign, which is 0 for NaN in PyTorch."""
     if value.get_element_type() != Type.f32:
         return ops.sign(value)
     return ops.select(not_a_number(value), constant(0, torch.float32), ops.sign(value))
 
 
 def _exp(value: Output) -> Any:
-    """OpenVINO's Exp gives infinity for NaN."""
+    """Return the exponential, with NaN for NaN: OpenVINO's Exp returns infinity."""
     return ops.select(not_a_number(value), value, ops.exp(value))
 
 
 def _erf(value: Output) -> Any:
-    """OpenVINO's Erf is off by 5e-8 everywhere, which near 0 is all of it; there the series to x^9 is exact in float32."""
+    """Return the error function.
+
+    OpenVINO's Erf is off by 5e-8 everywhere, which near 0 exceeds the value; there the series to x^9 is exact in float32.
+    """
     square = ops.multiply(value, value)
     series = constant(_ERF_SERIES[-1], torch.float32)
     for coefficient in _ERF_SERIES[-2::-1]:

@@ -42,7 +42,7 @@ def _index(call: Call) -> Any:
 
 
 def _gather_coordinates(call: Call, dims: Sequence[int], positions: Sequence[Output]) -> Any:
-    """Move the indexed dims to the front, gathers, and move the result's to where ATen puts them."""
+    """Move the indexed dims to the front, gather, and move the result's dims to ATen's positions."""
     rank, rest = call.fake("self").dim(), [dim for dim in range(call.fake("self").dim()) if dim not in dims]
     value = transposed(call.tensor("self"), [*dims, *rest])
     shape = reduce(_broadcast_shape, positions)
@@ -61,7 +61,7 @@ def _broadcast_shape(left: Output, right: Output) -> Output:
 
 
 def _coordinate(value: Output, axis: int, positions: Output, like: Output) -> Output:
-    """Return positions along an axis as [.., 1], counted from the front (GatherND takes no negative ones)."""
+    """Return positions along an axis as [.., 1], counted from the front (GatherND accepts no negative ones)."""
     from_front = ops.select(ops.less(positions, constant(0, _I64)), ops.add(positions, size_of(value, axis)), positions)
     spread = ops.broadcast(from_front, ops.shape_of(like))
     return output(ops.unsqueeze(spread, indices([-1])))

@@ -24,12 +24,12 @@ def _linear(call: Call) -> Any:
 
 
 def product(left: str, right: str) -> Rule:
-    """A rule for a matrix product of two arguments, batched and broadcast as in NumPy."""
+    """Return a rule for a matrix product of two arguments, batched and broadcast as in NumPy."""
     return lambda call: ops.matmul(*_equal_ranks(call.tensor(left), call.tensor(right)), False, False)
 
 
 def _equal_ranks(left: Output, right: Output) -> tuple[Output, Output]:
-    """Add leading dims to the matrix of lower rank, which the CPU plugin fails to do for dynamic shapes. Vectors stay."""
+    """Add leading dims to the matrix of lower rank; the CPU plugin does not for dynamic shapes. Vectors are unchanged."""
     ranks = [value.get_partial_shape().rank.get_length() for value in (left, right)]
     if min(ranks) < 2 or ranks[0] == ranks[1]:
         return left, right
@@ -44,11 +44,11 @@ def _scaled(call: Call, value: Any, name: str) -> Any:
 
 
 def product_plus(left: str, right: str) -> Rule:
-    """A rule for `beta * self + alpha * (left @ right)`."""
+    """Return a rule for `beta * self + alpha * (left @ right)`."""
 
     def rule(call: Call) -> Any:
         result = _scaled(call, ops.matmul(call.tensor(left), call.tensor(right), False, False), "alpha")
-        if call.raw("beta") == 0:  # then NaN in `self` does not count
+        if call.raw("beta") == 0:  # then NaN in `self` has no effect
             return result
         return ops.add(result, _scaled(call, call.tensor("self"), "beta"))
 
@@ -71,7 +71,7 @@ def _attend(call: Call, *, is_grouped: bool) -> Any:
 
 
 def _without_masked_rows(result: Output, mask: Output) -> Any:
-    """Return 0 for queries that may attend to nothing, as PyTorch does; OpenVINO's softmax over nothing gives NaN."""
+    """Return 0 for fully masked queries, as in PyTorch; OpenVINO's softmax over nothing returns NaN."""
     is_bool = mask.get_element_type().get_type_name() == "boolean"
     allowed = mask if is_bool else output(ops.greater(mask, constant(_BOTTOM, _F32)))
     return ops.select(ops.reduce_logical_or(allowed, indices([-1]), True), result, constant(0, _F32))
@@ -84,7 +84,7 @@ def _as_many_heads(call: Call, name: str, value: Output) -> Output:
 
 
 def _repeated_heads(value: Output, groups: int) -> Output:
-    """Repeat each head [.., H, S, E] -> [.., H * groups, S, E], neighbours alike."""
+    """Repeat each head [.., H, S, E] -> [.., H * groups, S, E], with equal heads adjacent."""
     rank = value.get_partial_shape().rank.get_length()
     wide = ops.unsqueeze(value, indices([rank - 2]))
     spread = ops.broadcast(wide, indices([groups, 1, 1]), broadcast_spec="BIDIRECTIONAL")
@@ -94,7 +94,7 @@ def _repeated_heads(value: Output, groups: int) -> Output:
 
 
 def _flash_attention(call: Call) -> Any:
-    """Post-dispatch form, where heads are grouped by their numbers.
+    """Lower the post-dispatch form, which groups heads by their numbers.
 
     The second result (logsumexp) is only read by the backward pass, which the table refuses.
     """

@@ -18,7 +18,7 @@ _FLOAT32_EPSILON = torch.finfo(_F32).eps
 
 
 def _affine(call: Call, value: Any, shape: Sequence[int] | None = None) -> Output:
-    """Multiply by `weight` and add `bias`, where given, each first brought to `shape`."""
+    """Multiply by `weight` and add `bias`, if given, each first reshaped to `shape`."""
     for name, operation in (("weight", ops.multiply), ("bias", ops.add)):
         factor = call.optional(name)
         if factor is not None:
@@ -72,7 +72,7 @@ def _instance_norm(call: Call) -> Output:
 
 
 def _batch_norm(call: Call) -> Output:
-    """Inference only. As a multiply and an add, folded while compiling, which fuse into a convolution before them."""
+    """Lower inference only, as a multiply and an add, folded at compile time, which fuse into a convolution before them."""
     channels = int(call.fake("input").shape[1])
     weight, bias = call.optional("weight"), call.optional("bias")
     return output(
@@ -88,7 +88,7 @@ def _batch_norm(call: Call) -> Output:
 
 
 def _native(rule: Rule) -> Rule:
-    """A rule for the form that also gives mean and deviation; nobody reads them, which the table checks."""
+    """Return a rule for the form that also returns mean and deviation; these are not read, which the table checks."""
     return lambda call: (rule(call), None, None)
 
 

@@ -16,11 +16,11 @@ from plugin_openvino.rules.shapes import transposed
 
 _I64 = torch.int64
 _GATES = (1, 0, 2, 3)
-"""OpenVINO stacks the gates as forget, input, cell, output; PyTorch as input, forget, cell, output."""
+"""PyTorch's gates in OpenVINO's order: OpenVINO stacks forget, input, cell, output; PyTorch input, forget, cell, output."""
 
 
 def _lstm(call: Call) -> Any:
-    """Chains one LSTMSequence a layer; input [B, T, D] or [T, B, D], states [layers * directions, B, H]."""
+    """Chain one LSTMSequence per layer; input [B, T, D] or [T, B, D], states [layers * directions, B, H]."""
     is_batch_first, directions = bool(call.raw("batch_first")), 2 if call.raw("bidirectional") else 1
     hidden, cell = (call.value(state) for state in call.raw("hx"))
     value = call.tensor("input")
@@ -36,7 +36,7 @@ def _lstm(call: Call) -> Any:
 
 
 def _states_of(states: Output, layer: int, directions: int) -> Output:
-    """Cut one layer's states out: [layers * D, B, H] -> [B, D, H]."""
+    """Select one layer's states: [layers * D, B, H] -> [B, D, H]."""
     start, end = indices([layer * directions]), indices([(layer + 1) * directions])
     return transposed(output(ops.slice(states, start, end, indices([1]), indices([0]))), [1, 0, 2])
 
@@ -48,7 +48,7 @@ def _stacked(states: Sequence[Output]) -> Output:
 
 
 def _weights_of(call: Call, layer: int, directions: int) -> list[Output]:
-    """Return W [D, 4H, input], R [D, 4H, H] and B [D, 4H] of one layer, gates in OpenVINO's order."""
+    """Return W [D, 4H, input], R [D, 4H, H] and B [D, 4H] of one layer, with gates in OpenVINO's order."""
     each = 4 if call.raw("has_biases") else 2
     params = [call.value(item) for item in call.raw("params")]
     chosen = [
@@ -63,7 +63,7 @@ def _no_bias(recurrent: Output) -> Output:
 
 
 def _joined(parts: Sequence[Output]) -> Output:
-    """Stack the directions of one kind of weight, gates reordered."""
+    """Stack the directions of one kind of weight, with gates reordered."""
     return output(ops.concat([ops.unsqueeze(_reordered(part), indices([0])) for part in parts], 0))
 
 

@@ -29,7 +29,7 @@ def _keeps(call: Call) -> bool:
 
 
 def reduction(operation: Callable[..., Any], dtype: torch.dtype | None = None) -> Rule:
-    """A rule for a reduction computed in `dtype`, or in the result's where that is None."""
+    """Return a rule for a reduction computed in `dtype`, or in the result's if that is None."""
 
     def rule(call: Call) -> Any:
         value = call.tensor("self", dtype or call.dtype)
@@ -39,7 +39,7 @@ def reduction(operation: Callable[..., Any], dtype: torch.dtype | None = None) -
 
 
 def extreme(operation: Callable[..., Any]) -> Rule:
-    """A rule for amax and amin. A NaN among the elements gives NaN, as in PyTorch; OpenVINO's may skip it."""
+    """Return a rule for amax and amin. If an element is NaN, so is the result, as in PyTorch; OpenVINO's may skip NaN."""
 
     def rule(call: Call) -> Any:
         value, axes, keeps = call.tensor("self"), _axes(call), _keeps(call)
@@ -82,7 +82,7 @@ def _vector_norm(call: Call) -> Any:
 
 
 def _logsumexp(call: Call) -> Any:
-    """Subtract the largest element first, unless that is infinite: infinity minus infinity is NaN."""
+    """Subtract the largest element first, unless it is infinite: infinity minus infinity is NaN."""
     value, axes = call.tensor("self"), _axes(call)
     highest = output(ops.reduce_max(value, axes, True))
     is_infinite = ops.equal(ops.abs(highest), constant(float("inf"), _F32))
@@ -103,7 +103,7 @@ def _cumsum(call: Call) -> Any:
 
 
 def _sum(call: Call) -> Any:
-    """Sum, which OpenVINO computes in float32 for integers: those that are not exact in it raise an alarm."""
+    """Return the sum, which OpenVINO computes in float32 for integers: sums that are not exact in it raise an alarm."""
     value = call.tensor("self", call.dtype)
     if not call.fake("self").dim():
         return value

@@ -1,4 +1,4 @@
-"""Rules for operators that move elements without computing: views, slices, joins, pads."""
+"""Rules for operators that move elements without computing: views, slices, joins, padding."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _unsqueeze(call: Call) -> Any:
 
 
 def _squeeze(call: Call) -> Any:
-    """Drop the named dims of size 1; ATen leaves other dims alone, OpenVINO would raise."""
+    """Drop the named dims of size 1; ATen ignores other dims, OpenVINO would raise."""
     name = "dim" if any(declared.name == "dim" for declared in declared_arguments(call.node)) else None
     shape = call.fake("self").shape
     dims = [
@@ -82,7 +82,7 @@ def _squeeze(call: Call) -> Any:
 
 
 def _expand(call: Call) -> Any:
-    """Broadcast; sizes that stay are written as 1, so that unknown ones need not be computed."""
+    """Broadcast; unchanged sizes are written as 1, so that unknown ones need not be computed."""
     source, wanted = call.fake("self").shape, call.result.shape
     lead = len(wanted) - len(source)
     raw = call.raw("size") if "as" not in str(call.node.target) else list(wanted)
@@ -129,7 +129,7 @@ def _stack(call: Call) -> Any:
 
 
 def _split(call: Call) -> Any:
-    """Split into the sizes that the fake results have, known while compiling."""
+    """Split into the sizes of the fake results, known at compile time."""
     dim = call.dim("dim")
     lengths = [int(part.shape[dim]) for part in call.node.meta["val"]]
     if len(lengths) == 1:
@@ -158,7 +158,7 @@ def _flip(call: Call) -> Any:
 
 
 def padded(call: Call, pairs: Sequence[Any], mode: str, value: float) -> Any:
-    """Return `self` padded; `pairs` holds (before, after) from the last dim backwards, as ATen writes them."""
+    """Return `self` padded; `pairs` holds (before, after) from the last dim backwards, as in ATen."""
     missing = call.fake("self").dim() - len(pairs) // 2
     before = [0] * missing + list(pairs[::2])[::-1]
     after = [0] * missing + list(pairs[1::2])[::-1]
@@ -187,7 +187,7 @@ def _slice_scatter(call: Call) -> Any:
 
 
 def _triangle(keeps: Any) -> Rule:
-    """A rule for triu and tril: a constant mask chooses between the value and 0."""
+    """Return a rule for triu and tril: a constant mask selects between the value and 0."""
 
     def rule(call: Call) -> Any:
         rows, columns = (int(size) for size in call.fake("self").shape[-2:])
