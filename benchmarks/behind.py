@@ -42,7 +42,7 @@ def _nice_in_its_session(pid: int) -> None:
 
 
 WAYS: Mapping[str, Callable[[int], None] | None] = {
-    "nobody": None,
+    "no other process": None,
     "an ordinary process": lambda _: None,
     "nice 19": _nice,
     "nice 19, its session too": _nice_in_its_session,

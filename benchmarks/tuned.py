@@ -1,7 +1,7 @@
 """What TVM's search gives within a budget: whole models untuned and tuned, beside ONNX Runtime, OpenVINO and eager.
 
 Each model goes the way of a user, with a cache of its own: `hub bench`, `hub tune MODEL --backends tvm`, `hub bench` again.
-Beside them stands TVM as it comes (`benchmarks/tvm_alone.py`), whose default pipeline nobody tuned either.
+Next to them stands TVM as it comes (`benchmarks/tvm_alone.py`), whose default pipeline is untuned, too.
 Writes `benchmarks/results/tuned.json`, where models that are not asked for stay as they were measured, and prints a table.
 Run with `python -m benchmarks.tuned`; it takes the budget for each model, and the seconds of untuned calls.
 """

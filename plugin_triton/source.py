@@ -167,7 +167,7 @@ class _File:
             case Group():
                 return kernel_of(tensor, name, writer, is_interpreted=self.is_interpreted)
             case _:
-                raise AssertionError(f"nobody writes {type(tensor).__name__}")
+                raise AssertionError(f"no rule writes a {type(tensor).__name__}")
 
     def _carriers(self, schedule: Schedule) -> dict[Group, tuple[Stage, Epilogue]]:
         """Return the product or attention that each fused group is an epilogue of; a group comes after its operands."""
