@@ -93,7 +93,7 @@ def is_onednn_faster(rows: int, inner: int, columns: int, threads: int) -> bool:
 
 
 def calls(rows: int, inner: int, columns: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return calls of oneDNN and MKL that multiply [rows, inner] by a packed weight. Draws no random numbers."""
+    """Return calls of oneDNN and MKL that multiply [rows, inner] by a packed weight, without drawing random numbers."""
     source, weight = torch.full((rows, inner), 0.5), torch.full((columns, inner), 0.25)
     for_onednn = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
     for_mkl = torch.ops.mkl._mkl_reorder_linear_weight(weight, rows)

@@ -71,7 +71,7 @@ class Iree(Backend):
         return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Look the node up in the operator table."""
+        """Return the verdict of the operator table on a node."""
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:

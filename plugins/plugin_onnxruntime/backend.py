@@ -41,7 +41,7 @@ class OnnxRuntime(Backend):
         return ACCEPTED if torch.equal(result, value + value) else refused(f"1+1 and 2+2 gave {result.tolist()}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Look the node up in the operator table."""
+        """Return the verdict of the operator table on a node."""
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:

@@ -25,7 +25,7 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """How a cluster's inputs enter the model and its outputs leave it, one entry each, in the cluster's order."""
+    """The edges of a cluster: how inputs enter the model and outputs leave it, one entry each, in the cluster's order."""
 
     inputs: tuple[str, ...]
     """ONNX names; "" for inputs that the model does not read."""

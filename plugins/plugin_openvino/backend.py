@@ -54,7 +54,7 @@ class OpenVINOBackend(Backend):
         return ACCEPTED if found.tolist() == [0.0, 2.0] else refused(f"relu of [-1, 2] gave {found.tolist()}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Look the node up in the operator table."""
+        """Return the verdict of the operator table on a node."""
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:

@@ -66,7 +66,7 @@ class Tvm(Backend):
         return ACCEPTED if result.tolist() == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {result.tolist()}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Look the node up in the operator table."""
+        """Return the verdict of the operator table on a node."""
         if self._own.missing:
             return refused(f"target {self._own.target}: this machine lacks {self._own.missing}")
         return OPERATORS.supports(node)

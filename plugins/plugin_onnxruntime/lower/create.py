@@ -27,7 +27,7 @@ def full(call: Call) -> str:
     "new_empty.default",
 )  # fmt: skip
 def zeros(call: Call) -> str:
-    """Return zeros; also if any value is allowed."""
+    """Return zeros, also for operators that allow any value."""
     return filled(call, 0)
 
 
