@@ -1,6 +1,6 @@
-"""Builds the hub's part in C beside its source. Without a C compiler, or for a Python that it is not for, it is left out.
+"""Builds the hub's C extension next to its source. It is omitted without a C compiler or on an unsupported Python.
 
-`hub.compile` then leaves every call to Dynamo, and says so.
+Then `hub.compile` runs every call through Dynamo, and reports it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SOURCE = Path("hub/frontend/direct/native.c")
 
 
 def build(root: Path) -> Path | None:
-    """Compile the module, and return its path from `root`; None, with a line on standard error, where that fails."""
+    """Compile the module, and return its path from `root`; None, with a line on standard error, if that fails."""
     target = SOURCE.with_name(SOURCE.stem + sysconfig.get_config_var("EXT_SUFFIX"))
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     headers = sysconfig.get_paths()["include"]
@@ -31,12 +31,12 @@ def build(root: Path) -> Path | None:
 
 
 class NativeHook(BuildHookInterface[Any]):
-    """What hatchling calls before it makes a wheel, or links a checkout into an environment."""
+    """The hook that hatchling calls before it builds a wheel, or links a checkout into an environment."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
-        """Build the module, and name the wheel after this Python and machine where it holds one."""
+        """Build the module, and tag a wheel that contains it for this Python and machine."""
         if self.target_name == "wheel" and (target := build(Path(self.root))) is not None:
             build_data["artifacts"].append(f"/{target}")
             build_data["pure_python"] = False

@@ -1,9 +1,8 @@
-"""Which backend is the fastest on which model, each having the whole model to itself, and how long the first result takes.
+"""The fastest backend for each model, if each backend runs the whole model, and how long its first result takes.
 
-One `hub bench` a model, with `--tune off`: contenders are processes of their own whose blocks of calls are interleaved.
-Writes `benchmarks/results/alone.json` after each model, keeping the rows of models that were timed before on the same
-machine with the same versions, and prints tables. Run with `python -m benchmarks.alone`; it takes two to four minutes a
-model.
+One `hub bench` per model, with `--tune off`: contenders are separate processes whose blocks of calls are interleaved.
+Writes `benchmarks/results/alone.json` after each model, keeps the rows of models that were timed before on the same machine
+with the same versions, and prints tables. Run with `python -m benchmarks.alone`; it takes two to four minutes per model.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from hub.bench.machine import this_machine
 RESULTS = Path(__file__).parent / "results" / "alone.json"
 MODELS = ("bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext", "mamba", "lstm")
 BACKENDS = ("disc", "inductor", "onnxruntime", "openvino", "xla", "iree")
-"""Without TVM, whose products take minutes before `hub tune`: `benchmarks/tuned.py`."""
+"""Backends other than TVM, whose products take minutes before `hub tune`: see `benchmarks/tuned.py`."""
 
 
 def main() -> None:
-    """Time each model, and write what was found."""
+    """Time each model, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--backends", default=",".join(BACKENDS))
@@ -44,7 +43,7 @@ def main() -> None:
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """Return what was written before on this machine with these versions, with this run's command."""
+    """Return the earlier results on this machine with these versions, with this run's command."""
     machine = this_machine().model_dump(mode="json")
     before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     is_same = {**before.get("machine", {}), "load": None} == {**machine, "load": None}
@@ -73,7 +72,7 @@ def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(models: Mapping[str, Mapping[str, Any]], what: str, unit: float, title: str) -> str:
-    """Return a table as Markdown: a row a model, a column a contender, the smallest of each row in bold."""
+    """Return a table as Markdown: a row per model, a column per contender, the smallest value of each row in bold."""
     names = sorted({name for found in models.values() for name in found}, key=lambda name: (name != "eager", name))
     lines = [f"{title}:\n", f"| model | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for model, found in models.items():

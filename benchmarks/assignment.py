@@ -1,14 +1,14 @@
 """How long exact assignment takes as graphs grow. Run with `make bench-assignment`.
 
-Three kinds of graphs, four backends, a price for mixing:
+Four kinds of graphs, four backends, a cost for mixing:
 
-- regions: a chain of regions that each backend prices, solved for its ten cheapest assignments;
+- regions: a chain of regions with a cost for each backend, solved for its ten cheapest assignments;
 - chain: every candidate is an interval of the order, up to twelve nodes long, and there is one of the whole graph;
 - branching: nodes read from their last six, candidates are random convex sets, few of them intervals;
-- model: a transformer of 48 layers as captured; candidates are windows of its regions, and per backend the convex clusters
-  that are left where it refuses some operators.
+- model: a transformer of 48 layers as captured; candidates are windows of its regions, and for each backend the convex
+  clusters that remain if it refuses some operators.
 
-Writes seconds, counted in processor time, with the exponent that fits them, as JSON and as a plot.
+Writes seconds of processor time, with the exponent that fits them, as JSON and as a plot.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ SIZES = (100, 300, 1000, 3000, 10000)
 LAYERS = 48
 REPEATS = 3
 REACH = 6
-"""How far back a node of a branching graph reads: residual streams and parallel branches, not random wiring."""
+"""Distance of the nodes that a node of a branching graph reads: residual streams and parallel branches, not random
+wiring."""
 MIX_S = 50e-6
 RESULTS = Path(__file__).parent / "results" / "assignment.json"
 
 
 class Taken(NamedTuple):
-    """One problem, solved."""
+    """One solved problem, with its size and time."""
 
     kind: str
     nodes: int
@@ -58,21 +59,21 @@ class Taken(NamedTuple):
 
 
 def region_chain(size: int, rng: random.Random) -> RegionChain:
-    """Price for regions of 0.1 to 0.9 ms; entering costs 20 to 200 us."""
+    """Return a chain of regions with costs of 0.1 to 0.9 ms each; entering a backend costs 20 to 200 us."""
     inside_s = tuple(tuple(rng.uniform(1e-4, 9e-4) for _ in BACKENDS) for _ in range(size))
     enter_s = tuple(tuple(rng.uniform(2e-5, 2e-4) for _ in BACKENDS) for _ in range(size))
     return RegionChain(BACKENDS, inside_s, enter_s, (1e-3,) * size, mix_s=MIX_S)
 
 
 def chain_problem(size: int, rng: random.Random) -> Problem:
-    """Each node reads the one before; two intervals start at each."""
+    """Return a problem in which each node reads the one before, and two intervals start at each node."""
     reads = tuple((node - 1,) if node else () for node in range(size))
     starts = [(start, min(size, start + rng.randint(1, 12))) for start in range(size) for _ in range(2)]
     return priced(reads, [tuple(range(start, stop)) for start, stop in (*starts, (0, size))], rng)
 
 
 def branching_problem(size: int, rng: random.Random) -> Problem:
-    """Each node reads one or two of the last few; two convex sets are grown for each."""
+    """Return a problem in which each node reads one or two of the last few; two convex sets grow from each node."""
     reads = tuple(
         tuple(sorted({max(0, node - 1 - int(rng.random() ** 2 * REACH)) for _ in range(rng.choice((1, 1, 2)))}))
         if node
@@ -90,7 +91,7 @@ def branching_problem(size: int, rng: random.Random) -> Problem:
 def grown(
     reads: Sequence[Sequence[int]], users: Sequence[Sequence[int]], seed: int, most: int, rng: random.Random
 ) -> tuple[int, ...]:
-    """Grows a convex set from one node, by neighbours and what lies between."""
+    """Grow a convex set from one node, by neighbours and the nodes between."""
     nodes = {seed}
     for _ in range(2 * most):
         beside = sorted({other for node in nodes for other in (*reads[node], *users[node])} - nodes)
@@ -102,7 +103,7 @@ def grown(
 
 
 def closed(reads: Sequence[Sequence[int]], nodes: set[int]) -> set[int]:
-    """Add every node on a path between two of a set."""
+    """Add every node on a path between two nodes of a set."""
     first, last = min(nodes), max(nodes)
     below: set[int] = set()
     for node in range(first, last + 1):
@@ -116,7 +117,7 @@ def closed(reads: Sequence[Sequence[int]], nodes: set[int]) -> set[int]:
 
 
 def priced(reads: tuple[tuple[int, ...], ...], sets: Sequence[tuple[int, ...]], rng: random.Random) -> Problem:
-    """Return every set to every backend, at 50 to 110 % of eager and 10 us a call."""
+    """Return a candidate for every set and backend, at 50 to 110 % of eager's time plus 10 us per call."""
     eager_s = tuple(rng.uniform(5e-6, 5e-5) for _ in reads)
     candidates = tuple(
         Candidate(nodes, backend, 1e-5 + rng.uniform(0.5, 1.1) * sum(eager_s[node] for node in nodes))
@@ -127,7 +128,7 @@ def priced(reads: tuple[tuple[int, ...], ...], sets: Sequence[tuple[int, ...]], 
 
 
 class Block(torch.nn.Module):
-    """A layer of a transformer: attention and an MLP, each with a norm before and a residual around."""
+    """A layer of a transformer: attention and an MLP, each with a norm before and a residual around it."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -146,7 +147,7 @@ class Block(torch.nn.Module):
 
 
 def model_problem(rng: random.Random) -> Problem:
-    """The graph of 48 layers; see the module's text for its candidates."""
+    """Return the problem of 48 layers; see the module's docstring for its candidates."""
     from hub.testing.single import capture
 
     layers = torch.nn.Sequential(*(Block(32, 4) for _ in range(LAYERS))).eval()
@@ -175,7 +176,7 @@ def model_problem(rng: random.Random) -> Problem:
 
 
 def left_where_refused(graph: Graph, backend: str, rng: random.Random) -> Sequence[Group]:
-    """Convex clusters of a backend that takes each kind of operator with a chance of 70 %."""
+    """Return the convex clusters of a backend that supports each kind of operator with a probability of 70 %."""
     takes = {name: rng.random() < 0.7 for name in sorted({operator_name(node) for node in graph.nodes})}
     where = {node.name: backend if takes[operator_name(node)] else EAGER for node in graph.nodes}
     return [found for found in group(graph, where) if found.backend != EAGER]
@@ -185,7 +186,7 @@ def left_where_refused(graph: Graph, backend: str, rng: random.Random) -> Sequen
 
 
 def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Least processor time of a few calls, and the result: other processes do not count."""
+    """Return the least processor time of a few calls, which excludes other processes, and the result."""
     taken: list[float] = []
     result = None
     for _ in range(REPEATS):
@@ -198,20 +199,20 @@ def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def solved(kind: str, problem: Problem) -> Taken:
-    """Solves one problem."""
+    """Solve one problem, and return its size and time."""
     seconds, solution = seconds_of(lambda: solve(problem, limit_s=300.0))
     return Taken(kind, len(problem.reads), len(problem.candidates), solution.method, seconds, solution.gap)
 
 
 def unrolled(chain: RegionChain) -> Taken:
-    """Find the ten best routes of one chain of regions."""
+    """Find the ten cheapest assignments of one chain of regions."""
     seconds, _ = seconds_of(lambda: k_best(chain, 10))
     size = len(chain.eager_s)
     return Taken("regions", size, size * len(chain.backends), "chain", seconds, 0.0)
 
 
 def exponent(rows: Sequence[Taken]) -> float:
-    """Slope of seconds over nodes, both as logarithms, by least squares, from 1,000 nodes on; n log n has 1.12 there."""
+    """Return the slope of log seconds over log nodes, by least squares, from 1,000 nodes on; n log n has 1.12 there."""
     points = [(math.log(row.nodes), math.log(row.seconds)) for row in rows if row.nodes >= 1000]
     mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
@@ -224,7 +225,7 @@ COLORS = {"regions": "#1b9e77", "chain": "#7570b3", "branching": "#d95f02", "mod
 
 
 def plot(rows: Sequence[Taken]) -> str:
-    """Seconds over nodes as an SVG, both axes logarithmic, with the bars."""
+    """Return an SVG of seconds over nodes, both axes logarithmic, with the bars."""
     powers = range(-3, 2)
 
     def at(nodes: float, seconds: float) -> tuple[float, float]:
@@ -256,7 +257,7 @@ def plot(rows: Sequence[Taken]) -> str:
 
 
 def main() -> None:
-    """Solves, prints, writes."""
+    """Solve, print and write all problems."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULTS, help="the plot goes beside it, as .svg")
     output = parser.parse_args().output

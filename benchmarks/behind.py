@@ -1,6 +1,6 @@
-"""What a process that works beside the user's calls costs them: an ordinary one, one with `nice`, and one of the hub's.
+"""How much a background process slows down the user's calls: an ordinary one, one with `nice`, and one of the hub's.
 
-The user's process calls a model in eager, after pauses and in a loop; the other one, in a session of its own as workers
+The user's process calls a model in eager, after pauses and in a loop; the other process, in a session of its own as workers
 are, computes with one thread. Prints a table, and writes `results/behind.json`. Run it with `python -m benchmarks.behind`.
 """
 
@@ -52,7 +52,7 @@ WAYS: Mapping[str, Callable[[int], None] | None] = {
 
 @contextlib.contextmanager
 def beside(way: Callable[[int], None] | None) -> Generator[int | None]:
-    """Let another process work."""
+    """Run another process in the background."""
     if way is None:
         yield None
         return
@@ -67,8 +67,9 @@ def beside(way: Callable[[int], None] | None) -> Generator[int | None]:
 
 
 def timed(call: Callable[[], Any], pid: int | None) -> dict[str, float]:
-    """Return milliseconds of calls after pauses and in a loop; the cores of the other process in the loop, and how often
-    the system took one away from this process in a second.
+    """Return milliseconds of calls after pauses and in a loop, and the interference of the other process.
+
+    That is the number of cores that it used during the loop, and how often per second the system preempted this process.
     """
     after: list[float] = []
     for _ in range(PAUSES):

@@ -1,10 +1,10 @@
-"""Times DISC's clusters against Inductor's and eager: programs that wait for memory, at three sizes, interleaved.
+"""Times DISC's clusters against Inductor's and eager: memory-bound programs, at three sizes, interleaved.
 
-DISC and Inductor both run as the hub's executables of one cluster, so what Dynamo adds to a call counts for neither. Ratios
-of medians are what counts; on a shared machine the times themselves move with whatever else runs. Large programs are also
-held against a copy: bytes of inputs and outputs in a second, over what a copy moves in memory that is there already.
-Run with `make bench-disc`, or with `python -m benchmarks.disc --rounds 15 masked_softmax`; `--dynamic` instead times one
-executable with symbolic sizes against executables of 50 sizes.
+DISC and Inductor both run as the hub's executables of one cluster, so Dynamo's overhead counts for neither. Compare ratios
+of medians; on a shared machine the times themselves vary with the other load. Large programs are also compared with a copy:
+bytes of inputs and outputs per second, relative to those that a copy moves in memory that is already allocated. Run with
+`make bench-disc`, or with `python -m benchmarks.disc --rounds 15 masked_softmax`; `--dynamic` instead times one executable
+with symbolic sizes against executables of 50 sizes.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ RESULTS = Path(__file__).parent / "results" / "disc.json"
 SIZES = ((64, 256), (256, 1024), (2048, 4096))
 """Rows and columns: within L2, about L3, beyond it."""
 BLOCK_S = 0.02
-"""Seconds of calls between which contenders change."""
+"""Seconds of calls before the next contender's turn."""
 COPIED = 1 << 24
-"""Elements of float32 that a copy moves: beyond L3 twice."""
+"""Elements of float32 that a copy moves: more than twice the size of L3."""
 DYNAMIC_SIZES = 50
 STEPS: Mapping[int, tuple[int, int]] = {1: (8, 512), 2: (8, 64), 3: (2, 16)}
-"""By the number of symbolic sizes, of how many steps of 8 each is drawn; of more, as of three."""
+"""For each number of symbolic sizes, the range of multiples of 8 from which each is drawn; more sizes use that for
+three."""
 SEED = 7
 
 Contenders = Mapping[str, Callable[[], object]]
 
 
 def main() -> None:
-    """Print one line a program and size, and the geometric means, and write them."""
+    """Print one line per program and size, and the geometric means, and write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
@@ -153,7 +154,7 @@ def _dynamic_figures(chosen: argparse.Namespace) -> dict[str, object]:
 
 
 def dynamic_ratios(name: str, threads: int, rounds: int) -> list[float]:
-    """Return the time of one executable with symbolic sizes over that of one for the size, at random sizes."""
+    """Return the ratio of one executable with symbolic sizes to one for each size, at random sizes."""
     settings = CompileSettings(threads=threads)
     given = inputs_of(name, 6, 24)
     cluster, inputs = whole_cluster(Wrapped(PROGRAMS[name]), given, dynamic=True)
@@ -178,7 +179,7 @@ def dynamic_ratios(name: str, threads: int, rounds: int) -> list[float]:
 
 
 def _in_range(value: Any, sizes: Iterable[int]) -> Any:
-    """Return integers that are indices under every size."""
+    """Return integers that are valid indices at every size."""
     is_index = isinstance(value, torch.Tensor) and value.dtype == torch.int64
     return value % min(sizes) if is_index else value
 
@@ -187,7 +188,7 @@ def _in_range(value: Any, sizes: Iterable[int]) -> Any:
 
 
 def interleaved(contenders: Contenders, rounds: int, block_s: float = BLOCK_S) -> dict[str, float]:
-    """Return median seconds of a call of each contender; blocks of calls take turns."""
+    """Return the median seconds of a call of each contender, in alternating blocks of calls."""
     with torch.no_grad():
         counts = {label: max(1, int(block_s / max(_block(call, 3), 1e-7))) for label, call in contenders.items()}
         found: dict[str, list[float]] = {label: [] for label in contenders}
@@ -206,7 +207,7 @@ def _block(call: Callable[[], object], count: int) -> float:
 
 
 def copied_bytes_per_s() -> float:
-    """Return the bytes read and written in a second by a copy, into memory that is there already."""
+    """Return the bytes per second that a copy reads and writes, in memory that is already allocated."""
     source = torch.ones(COPIED)
     target = torch.zeros(COPIED)
     seconds = interleaved({"copy": lambda: target.copy_(source)}, 9)["copy"]

@@ -1,4 +1,4 @@
-"""What dispatch adds to a backend's own call.
+"""The overhead of dispatch over a backend's own call.
 
 Figures are medians of interleaved blocks, in microseconds. Two for each backend:
 
@@ -6,11 +6,11 @@ Figures are medians of interleaved blocks, in microseconds. Two for each backend
   tensors) against the same program called through the library's own zero-copy interface with everything bound beforehand;
 - each further cluster: a chain of clusters that alternate between two backends, against the sum of its executables' calls.
 
-Dynamo's guards, which every `torch.compile` backend pays alike, are reported apart.
+Dynamo's guards, whose cost every `torch.compile` backend shares, are reported separately.
 
-And for a model of 200 weights and 5 inputs whose graph does nothing: what a call costs through `torch.compile`, without
-Dynamo (`hub.compile`), and without any look at the model (`hub.freeze`), in warm caches and after others' memory has passed
-through them. Run with `make bench-dispatch`.
+For a model of 200 weights and 5 inputs whose graph does nothing, there is also the cost of a call through `torch.compile`,
+without Dynamo (`hub.compile`), and without any check of the model (`hub.freeze`), in warm caches and after other memory has
+passed through them. Run with `make bench-dispatch`.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from hub.frontend.ownership import graphs_of
 ops: Any = opset16
 ort: Any = onnxruntime
 ov: Any = openvino
-"""They come without types, or with wrong ones."""
+"""Untyped form of the library, whose annotations are missing or wrong."""
 SIZE = 8
 ROUNDS = 40
 CALLS = 500
 CHAIN = 8
 WEIGHTS, INPUTS = 200, 5
 COLD_BYTES, COLD_CALLS = 64 << 20, 200
-"""What is written between two cold calls: more than the caches of a core hold."""
+"""Bytes that are written between two cold calls: more than the caches of a core hold."""
 RESULTS = Path(__file__).parent / "results" / "dispatch.json"
 
 Call = Callable[[], Any]
 
 
 class Small(torch.nn.Module):
-    """So little work that the call itself is all that is timed: linear, relu, [8, 8]."""
+    """A model so small that only the call itself is timed: linear, relu, [8, 8]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Small(torch.nn.Module):
 
 
 class Chain(torch.nn.Module):
-    """Linear and relu in turn: as many clusters as layers when each goes to another backend."""
+    """Alternating linear and relu layers: as many clusters as layers if neighbours run on different backends."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Chain(torch.nn.Module):
 
 
 class Wide(torch.nn.Module):
-    """Many weights and inputs, and next to no work: a sum of scalars."""
+    """A model of many weights and inputs, and almost no work: a sum of scalars."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Wide(torch.nn.Module):
 
 
 def through_onnxruntime(model: Small, x: torch.Tensor) -> Call:
-    """The library's own zero-copy call: everything bound once."""
+    """Return the library's own zero-copy call, with everything bound once."""
     weight, bias = (value.detach().numpy() for value in (model.linear.weight, model.linear.bias))
     graph = onnx.helper.make_graph(
         [
@@ -110,7 +110,7 @@ def through_onnxruntime(model: Small, x: torch.Tensor) -> Call:
 
 
 def through_openvino(model: Small, x: torch.Tensor) -> Call:
-    """The library's own zero-copy call: input and output tensors set once."""
+    """Return the library's own zero-copy call, with input and output tensors set once."""
     weight, bias = (value.detach().numpy() for value in (model.linear.weight, model.linear.bias))
     given = ops.parameter([SIZE, SIZE], openvino.Type.f32)
     product = ops.add(ops.matmul(given, ops.constant(weight), False, True), ops.constant(bias))
@@ -128,7 +128,7 @@ def through_openvino(model: Small, x: torch.Tensor) -> Call:
 
 
 def compiled_for(model: torch.nn.Module, x: torch.Tensor, **options: Any) -> Any:
-    """A model compiled by the hub and run once."""
+    """Return a model that the hub has compiled and that has run once."""
     torch.compiler.reset()
     compiled = torch.compile(model, backend="hub", options={"tune": "off", "start": "wait", **options})  # pyright: ignore[reportUnknownMemberType] - torch's
     compiled(x)
@@ -136,7 +136,7 @@ def compiled_for(model: torch.nn.Module, x: torch.Tensor, **options: Any) -> Any
 
 
 def call_of(compiled: Any, model: torch.nn.Module, x: torch.Tensor) -> Call:
-    """The compiled graph alone, called as Dynamo's code calls it."""
+    """Return a call of the compiled graph alone, as Dynamo's code calls it."""
     graph = graphs_of(compiled)[0]
     weights = {id(value) for value in model.parameters()}
     by_shape = iter(model.parameters())
@@ -146,7 +146,7 @@ def call_of(compiled: Any, model: torch.nn.Module, x: torch.Tensor) -> Call:
 
 
 def interleaved_us(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Median microseconds of one call of each, blocks in rotation."""
+    """Return the median microseconds of one call of each, in interleaved blocks."""
     blocks: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(CALLS):
@@ -161,7 +161,7 @@ def interleaved_us(calls: Mapping[str, Call]) -> dict[str, float]:
 
 
 def one_cluster(backend: str, own: Callable[[Small, torch.Tensor], Call]) -> dict[str, float]:
-    """Figures for one cluster of one backend."""
+    """Return the figures for one cluster of one backend."""
     model, x = Small().eval(), torch.randn(SIZE, SIZE)
     compiled = compiled_for(model, x, backends=[backend])
     assert [cluster.backend for cluster in hub.plans(compiled)[0].clusters] == [backend]
@@ -177,7 +177,7 @@ def one_cluster(backend: str, own: Callable[[Small, torch.Tensor], Call]) -> dic
 
 
 def further_clusters() -> dict[str, float]:
-    """Microseconds that each further cluster adds beyond its executable's own call."""
+    """Return the microseconds that each further cluster adds to its executable's own call."""
     from hub.config.options import Options
     from hub.discovery.registry import registry
     from hub.dispatch.assemble import assemble
@@ -203,7 +203,7 @@ def further_clusters() -> dict[str, float]:
 
 
 def checks() -> dict[str, float]:
-    """Microseconds that a call spends on finding out that the model is as it was, by way of calling it."""
+    """Return the microseconds that a call spends on checking that the model is unchanged, for each form of the call."""
     model, inputs = Wide().eval(), [torch.randn(()) for _ in range(INPUTS)]
     options: Any = {"tune": "off", "start": "wait", "backends": []}
     ways: dict[str, Any] = {

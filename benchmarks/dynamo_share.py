@@ -1,7 +1,7 @@
 """How much of a call through `torch.compile` is spent before and after the hub's compiled graph, in place.
 
-Run with `python -m benchmarks.dynamo_share mobilenetv2 --backend onnxruntime`; prints medians in microseconds. For models
-with one output.
+Run with `python -m benchmarks.dynamo_share mobilenetv2 --backend onnxruntime`; prints medians in microseconds. Only for
+models with one output.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hub.frontend.compiled import CompiledGraph
 
 CALLS = 80
 MOST_POINTERS = 100_000
-"""More tensors than any model here has: with fewer, PyTorch falls back on the usual guards."""
+"""More tensors than any of these models has: with a lower limit, PyTorch falls back on the usual guards."""
 
 
 def main() -> None:
-    """Time the parts of a call with the model running in between, and Dynamo's part with the graph's work left out."""
+    """Time the parts of a call while the model runs in between, and Dynamo's part without the graph's work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--backend", default="onnxruntime")
@@ -44,12 +44,12 @@ def main() -> None:
         stamps.append((start, time.perf_counter()))
         return result
 
-    CompiledGraph.__call__ = stamped  # so that the stamps stand where PyTorch enters and leaves the graph
+    CompiledGraph.__call__ = stamped  # to take the times at which PyTorch enters and leaves the graph
     options: Any = {"tune": "off", "start": "wait", "backends": [given.backend]}
     compiled: Any = torch.compile(model.module, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
     with torch.no_grad():
         print("in place:             ", parts_us(compiled, model.inputs, stamps))
-        kept.append((compiled(*model.inputs),))  # from here on the graph hands out this one output, and does nothing
+        kept.append((compiled(*model.inputs),))  # from here on the graph returns this one output, and does nothing
         print("nothing else running: ", parts_us(compiled, model.inputs, stamps))
 
 

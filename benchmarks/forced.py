@@ -1,8 +1,8 @@
-"""How much of whole models one backend takes when it is the only one that may bid, and how far off their results are.
+"""How much of whole models one backend runs if it is the only candidate, and how far its results are from eager's.
 
-For each model and backend: nodes that the backend runs, nodes left to eager with the backend's reasons, and the largest
-difference from eager, relative to the largest value. Times nothing. Prints a table as Markdown. Run with
-`python -m benchmarks.forced --backends tvm,xla,iree`; TVM's products without tuning take minutes.
+For each model and backend: nodes that the backend runs, nodes that run in eager with the backend's reasons, and the largest
+difference from eager, relative to the largest value. Times nothing. Prints a table as Markdown. Run with `python -m
+benchmarks.forced --backends tvm,xla,iree`; TVM's products without tuning take minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEADER = f"| model | backend | taken | left | clusters | largest difference | wh
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What one backend made of one model."""
+    """One backend's result for one model."""
 
     model: str
     backend: str
@@ -35,9 +35,9 @@ class Forced:
     left: int
     clusters: int
     reasons: tuple[str, ...]
-    """Why nodes were left to eager, each reason once."""
+    """Reasons why nodes run in eager, each once."""
     problems: tuple[str, ...]
-    """What failed, or fell back, while the model was compiled and run."""
+    """Failures and fallbacks while the model was compiled and run."""
     difference: float
     """Largest difference of a result from eager's, relative to its largest value."""
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def forced(model: str, backend: str, *, small: bool) -> Forced:
-    """Compile a model of the zoo with one backend alone, and run it. Raises whatever the hub raises."""
+    """Compile a model of the zoo with one backend alone, and run it. Any exception of the hub propagates."""
     module, inputs = build(model, small=small)
     torch.compiler.reset()
     options: dict[str, Any] = {"tune": "off", "start": "wait", "backends": [backend]}
@@ -84,13 +84,13 @@ def forced(model: str, backend: str, *, small: bool) -> Forced:
 
 
 def reasons_in(plans: Iterable[Plan]) -> Iterable[str]:
-    """Return why nodes were left to eager."""
+    """Return the reasons why nodes run in eager."""
     clusters = (cluster for plan in plans for cluster in plan.clusters if cluster.backend == EAGER)
     return (bid.refusal for cluster in clusters for bid in cluster.bids if bid.refusal)
 
 
 def problems_in(plans: Iterable[Plan]) -> Iterable[str]:
-    """Return what failed, or fell back."""
+    """Return failures and fallbacks."""
     events = (event for plan in plans for event in plan.events if event.kind in ("failed", "fallback"))
     return (f"{event.stage}: {event.message}" for event in events)
 

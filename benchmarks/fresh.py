@@ -11,9 +11,9 @@ from typing import Any
 
 
 def answer_of(module: str, model: str, way: str) -> dict[str, Any]:
-    """Return what `python -m MODULE --one MODEL WAY FOLDER` prints last, as JSON; {"failed": why} where it fails.
+    """Return the last JSON that `python -m MODULE --one MODEL WAY FOLDER` prints; {"failed": why} if it fails.
 
-    The folder is empty, for the hub's cache, and goes with the process.
+    The folder, for the hub's cache, is empty at first and deleted after the process.
     """
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}

@@ -1,8 +1,8 @@
-"""How long `generate` takes to its first token, to a settled plan and for each token, beside eager and Inductor.
+"""How long `generate` takes to its first token, to a settled plan and for each token, compared with eager and Inductor.
 
 For each of sixteen small language models (`tests.generation.tiny`), in a new process each, with empty caches:
 
-- `eager`: the model as it is;
+- `eager`: the unchanged model;
 - `hub`: `hub.compile(model)` with the default options; `stall_s` is the longest call, one that was captured;
 - `inductor`: `model.forward = torch.compile(model.forward, dynamic=True)`.
 
@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results" / "generation.json"
 WAYS = ("eager", "hub", "inductor")
 TOKENS = 32
 MAX_ROUNDS = 12
-"""Calls of `generate`, at most, until a contender compiles nothing more."""
+"""Largest number of calls of `generate` until a contender compiles nothing more."""
 
 
 def measured(name: str, way: str, cache: str) -> dict[str, Any]:

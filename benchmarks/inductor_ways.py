@@ -1,10 +1,10 @@
-"""What Inductor gains by a choice of ours: each model both ways, frozen, in one process, in turns.
+"""The effect of the hub's choices on Inductor: each model both ways, frozen, in one process, in alternating blocks.
 
-`driver`: kernels called from C++ and from Python. `packing`: weights packed for the library that is faster at each size,
-for MKL, as Inductor does, and for oneDNN. Prints microseconds a call, the ratio to the first way in paired blocks, and the
-seconds until the frozen model runs. Each way has a folder of Inductor's own, empty but for its precompiled header: a small
-module is compiled there first. Run it with `python -m benchmarks.inductor_ways packing mlp t5 dlrm`. `sizes`, without
-models: single products in MKL and oneDNN.
+`driver`: kernels called from C++ and from Python. `packing`: weights packed for the faster library at each size, for MKL,
+which is Inductor's choice, and for oneDNN. Prints microseconds per call, the ratio to the first variant in paired blocks,
+and the seconds until the frozen model runs. Each variant has its own Inductor folder, empty except for its precompiled
+header: a small module is compiled there first. Run it with `python -m benchmarks.inductor_ways packing mlp t5 dlrm`.
+`sizes`, without models: single products in MKL and oneDNN.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BLOCK_S = 0.1
 
 
 def in_python(*args: Any, **kwargs: Any) -> Any:
-    """Compile as Inductor does by default."""
+    """Compile with kernels called from Python, Inductor's default."""
     with config.patch(cpp_wrapper=False):  # pyright: ignore[reportUnknownMemberType] - torch's
         return _compile_fx_inner(*args, **{**kwargs, "cpp_wrapper": False})
 
@@ -73,7 +73,7 @@ WAYS: Mapping[str, Mapping[str, Way]] = {
 
 
 def built(module: Any, inputs: tuple[Any, ...], way: Way, folder: str) -> tuple[Callable[[], Any], float]:
-    """Return a call of the frozen model, made in one of the ways, and the seconds until it runs."""
+    """Return a call of the frozen model, compiled in one variant, and the seconds until it runs."""
     torch.compiler.reset()
     options: dict[str, Any] = {"tune": "off", "backends": ("inductor",), "start": "wait"}
     options |= {"background": False, "isolate": False, "cache_dir": f"{folder}/hub"}
@@ -104,7 +104,7 @@ def print_sizes() -> None:
 
 
 def main() -> None:
-    """Print a line for each model and way that are named, or for each size."""
+    """Print a line for each named model and variant, or for each size."""
     torch.set_grad_enabled(False)
     kind, *names = sys.argv[1:]
     if kind == "sizes":
@@ -114,7 +114,7 @@ def main() -> None:
     small = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)).eval()
     for name in names:
         model = load_model(name)
-        model.module(*model.inputs)  # some models prepare themselves in their first call
+        model.module(*model.inputs)  # some models initialise on their first call
         with contextlib.ExitStack() as folders:
             calls: dict[str, tuple[Callable[[], Any], float]] = {}
             for label, way in ways.items():

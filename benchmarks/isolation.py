@@ -1,7 +1,7 @@
-"""What worker processes and verification cost a cold compilation: the time to the first result, with them and without.
+"""The cost of worker processes and verification for a cold compilation: the time to the first result, with and without.
 
-Each time is a process of its own with an empty cache; the two ways take turns. `tune="fast"`, the default, times candidates
-in workers whichever way they are compiled; under `tune="off"` nothing but compiling is there to hide behind. Run with
+Each time is measured in a process of its own with an empty cache; the two variants alternate. `tune="fast"`, the default,
+times candidates in workers in either variant; with `tune="off"` there is only compilation to hide the cost behind. Run with
 `make bench-isolation`, or with `python -m benchmarks.isolation --tune fast --models minilm:1,bert:4 --rounds 3`.
 """
 
@@ -25,13 +25,13 @@ from hub.bench.machine import this_machine
 from hub.bench.models import load_model
 
 MODELS = "minilm:1,mamba:1,mobilenetv2:4,resnet50:4,bert:4,llama:4,t5:4,convnext:4"
-"""Models that `tune="off"` gives to a library of its own: a plan of eager alone compiles nothing."""
+"""Models that `tune="off"` assigns to a library: a plan of eager alone compiles nothing."""
 RESULTS = Path(__file__).parent / "results" / "isolation.json"
 WAYS = {"isolated": True, "in place": False}
 
 
 def first_result(name: str, batch: int, way: str, tune: str, cache: Path) -> dict[str, float]:
-    """Seconds from the model in memory to its first result in this process, and those in which eager was compared with."""
+    """Return the seconds from the loaded model to its first result, and those of the comparison with eager."""
     model = load_model(name, batch=batch)
     options: dict[str, Any] = {"tune": tune, "start": "wait", "isolate": WAYS[way], "cache_dir": str(cache)}
     start = time.perf_counter()
@@ -52,7 +52,7 @@ def in_new_process(model: str, way: str, tune: str) -> dict[str, float]:
 
 
 def compared(model: str, rounds: int, tune: str) -> dict[str, Any]:
-    """Both ways in turns: medians of seconds, their ratio, and verification's share of the isolated way."""
+    """Run both variants in turn; return medians of seconds, their ratio, and verification's share of the isolated one."""
     runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(rounds):
         for way, found in runs.items():

@@ -1,7 +1,7 @@
-"""How exact MDLA's fixed point is, how fast its software device is, and device time predicted beside what is published.
+"""How exact MDLA's fixed point is, how fast its software device is, and predicted device time next to published numbers.
 
-Exactness does not depend on the machine; only the software device's seconds do. Run with `make bench-mdla`, or with
-`python -m benchmarks.mdla --nets resnet18 --formats auto`.
+Exactness does not depend on the machine; only the software device's seconds do. Run with `make bench-mdla`, or with `python
+-m benchmarks.mdla --nets resnet18 --formats auto`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ DRAWS, IMAGES, CALLS = 16, 256, 5
 
 
 def convolution(kind: str) -> dict[str, float]:
-    """Mean and largest error of the SDK's convolution, in per cent of the largest value: range and median over draws."""
+    """Return mean and largest error of the SDK's convolution, in per cent of the largest value, with spread over draws.
+
+    The spread is the range and the median.
+    """
     backend = Mdla(Settings.model_validate({"simulator": True, "format": kind}))
     means: list[float] = []
     largest: list[float] = []
@@ -54,7 +57,10 @@ def convolution(kind: str) -> dict[str, float]:
 
 
 def agreement(name: str, kinds: Sequence[str], folder: Path) -> dict[str, float]:
-    """Share of images that a net in a plan of the hub puts into float32's class, by format, calibrated on other images."""
+    """Return, for each format, the share of images that a net in a plan of the hub classifies as float32 does.
+
+    The net is calibrated on other images.
+    """
     net, x = build(name), images(IMAGES, 7)
     with torch.no_grad():
         wanted = net(x).argmax(1)
@@ -76,7 +82,7 @@ def agreement(name: str, kinds: Sequence[str], folder: Path) -> dict[str, float]
 
 
 def resnet18_s() -> float:
-    """Seconds of one call of ResNet-18 at 224 pixels on the software device: the median."""
+    """Return the median seconds of one call of ResNet-18 at 224 pixels on the software device."""
     cluster, inputs = whole_cluster(resnet18_at_224(), (images(1, 3, 224),))
     run = Mdla(Settings(simulator=True)).compile(cluster, CompileSettings(threads=torch.get_num_threads()))
     times: list[float] = []
@@ -95,7 +101,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     kinds = given.formats.split(",")
-    warnings.simplefilter("ignore")  # values that do not fit are what is measured
+    warnings.simplefilter("ignore")  # values out of range are part of the measurement
     convolutions = {kind: convolution(kind) for kind in kinds}
     for kind, row in convolutions.items():
         print(f"the SDK's convolution, {kind}: " + ", ".join(f"{what} {value:.4f} %" for what, value in row.items()))

@@ -1,10 +1,10 @@
-"""What it costs that two backends alternate in one process: their thread pools may take each other's cores.
+"""The cost of alternating two backends in one process: their thread pools may take each other's cores.
 
-A model's operators, in order of use, are cut into four parts, which go to two backends in turn; what a backend refuses runs
-in eager. Executables are compiled as the hub compiles them for mixed plans (`spin=False`, OpenMP's idle threads held back).
-The time of the whole model, eager included, stands beside the sum of its clusters' times, each called alone again and again
-in a process that has no other backend. Ratios count, not milliseconds. Writes `benchmarks/results/pairs.json` and prints
-tables. Run with `python -m benchmarks.pairs`.
+A model's operators, in order of use, are split into four parts, which are assigned to two backends in turn; nodes that a
+backend refuses run in eager. Executables are compiled as the hub compiles them for mixed plans (`spin=False`, with OpenMP's
+idle threads kept from busy-waiting). The time of the whole model, eager included, is compared with the sum of its clusters'
+times, each called alone repeatedly in a process without other backends. Compare ratios, not milliseconds. Writes
+`benchmarks/results/pairs.json` and prints tables. Run with `python -m benchmarks.pairs`.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ BACKENDS = ("disc", "inductor", "onnxruntime", "openvino", "tvm", "xla", "iree")
 MODELS = ("bert", "resnet18")
 PARTS = 4
 TIMED_S = 3.0
-"""Seconds for which one thing is called."""
+"""Seconds for which each timed call is repeated."""
 SLOW_S = 1.0
-"""Seconds from which on a backend's part is so slow that nothing beside it would be seen: TVM's products without tuning."""
+"""Seconds from which a backend's part is too slow for other effects to be visible: TVM's products without tuning."""
 LIMIT_S = 400.0
-"""Seconds for one process, compiling included."""
+"""Seconds for one process, including compilation."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A cluster and what runs it."""
+    """A cluster and the executable that runs it."""
 
     cluster: Cluster
     executable: Executable | None
-    """None for eager."""
+    """Executable of the cluster; None for eager."""
 
     def run(self, values: dict[str, Any]) -> None:
-        """Read its inputs from values by name, and add its outputs."""
+        """Read the cluster's inputs from values by name, and add its outputs."""
         inputs = [values[name] for name in self.cluster.input_names]
         executable = self.executable
         found = self.cluster.module(*inputs) if executable is None else run(executable, self.cluster, inputs)
@@ -63,7 +63,7 @@ class Step:
 
 
 def main() -> None:
-    """Time all pairs, or one thing in a process of its own."""
+    """Time all pairs, or one measurement in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--backends", default=",".join(BACKENDS))
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def timed(model: str, backends: Sequence[str]) -> dict[str, Any]:
-    """Return each backend's parts alone, and each pair's whole; what went wrong stands in their place."""
+    """Return each backend's parts alone, and each pair's whole model; errors replace missing results."""
     alone: dict[str, Any] = {name: in_a_process("alone", model, name) for name in backends}
     able = [name for name in backends if alone[name] and max(alone[name]["parts_s"]) < SLOW_S]
     pairs: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def timed(model: str, backends: Sequence[str]) -> dict[str, Any]:
 
 
 def in_a_process(way: str, model: str, *backends: str) -> dict[str, Any] | None:
-    """Return what a process of its own measures; None, with what it said on standard error, where it fails."""
+    """Return the measurement of a process of its own; None if it fails, after printing its standard error."""
     command = [sys.executable, "-m", "benchmarks.pairs", "--one", way, model, ",".join(backends)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
@@ -110,7 +110,7 @@ def in_a_process(way: str, model: str, *backends: str) -> dict[str, Any] | None:
 
 
 def print_table(model: str, able: Sequence[str], pairs: Mapping[str, Any]) -> None:
-    """Print the ratios, the backend of the first part down, that of the second across."""
+    """Print the ratios, with the first part's backend in rows and the second's in columns."""
     print(f"\n| {model} | " + " | ".join(able) + " |\n|---|" + "---|" * len(able))
     for first in able:
         cells = [_cell(pairs.get(f"{first}, {second}"), is_pair=first != second) for second in able]
@@ -142,7 +142,7 @@ def alone(model: str, backends: Sequence[str]) -> dict[str, Any]:
 
 
 def chain(model: str, backends: Sequence[str]) -> dict[str, Any]:
-    """Time the whole model, its parts with two backends in turn, and say how far it is from eager."""
+    """Time the whole model, its parts on two backends in turn, and return its difference from eager, too."""
     captured = captured_model(model)
     wanted = values_of(captured)
     steps = steps_of(captured, [backends[place % len(backends)] for place in range(PARTS)])

@@ -1,10 +1,10 @@
-"""Measure what models and parts of them take on every backend, and write the table of prices that the hub ships.
+"""Measure models and parts of them on every backend, and write the cost model's table that the hub ships.
 
-Each model of the zoo is captured once. Its whole graph, and a few runs of neighbouring regions, are compiled in a worker
-of each backend, one after the other, verified as always, and timed there alone. What operators take in eager is measured
-inside one run of the whole graph. The table holds features and seconds, and the machine's peaks, by which prices are
-scaled elsewhere (`hub/pricing/shipped.py`). An hour or two on two cores, which nothing else may use meanwhile; it can be
-stopped at any time, and goes on where it stopped. Run it with `python -m benchmarks.price_table`.
+Each model of the zoo is captured once. Its whole graph, and a few runs of neighbouring regions, are compiled in a worker of
+each backend, one after the other, verified as always, and timed there alone. Operators in eager are measured inside one run
+of the whole graph. The table holds features and seconds, and the machine's peaks, by which estimates are scaled on other
+machines (`hub/pricing/shipped.py`). It takes an hour or two on two cores, which must be otherwise idle. It can be stopped
+at any time, and then continues from there. Run it with `python -m benchmarks.price_table`.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from hub.workers.transfer import Sample
 
 TABLE = Path(__file__).parents[1] / "hub" / "pricing" / "shipped.json"
 PARTS = 3
-"""Runs of neighbouring regions that are timed beside the whole graph."""
+"""Number of runs of neighbouring regions that are timed in addition to the whole graph."""
 MAX_EAGER = 12
-"""Operators of a model whose prices in eager are kept: those that weigh most, of distinct structure. Together no more than
-prices are learned from (`hub.pricing.learned.MAX_SAMPLES`)."""
+"""Number of operators of a model whose eager measurements are kept: the most expensive ones, of distinct structure.
+Together no more than the cost model learns from (`hub.pricing.learned.MAX_SAMPLES`)."""
 SLOW_S = 25.0
-"""A backend that compiles a whole graph for longer than this is not asked for its parts."""
+"""Seconds of compilation of a whole graph after which a backend's parts are not measured."""
 
 Row = dict[str, Any]
 
 
 def main() -> None:
-    """Measure, print, write after each model."""
+    """Measure, print, and write after each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(zoo.MODELS), help="names of the zoo, `NAME@BATCH` for another batch")
     parser.add_argument("--output", type=Path, default=TABLE)
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def by_cluster(rows: Iterable[Row]) -> list[Row]:
-    """Return one row for each cluster, with the times of all backends that it was timed on."""
+    """Return one row for each cluster, with its times on all backends."""
     found: dict[str, Row] = {}
     for row in rows:
         cluster = {name: row[name] for name in ("model", "kind", "features")}
@@ -91,7 +91,7 @@ def by_cluster(rows: Iterable[Row]) -> list[Row]:
 
 
 def starts(options: Options) -> dict[str, float]:
-    """Return, by backend, the seconds that a worker takes to start, to import the library, and to warm the compiler up."""
+    """Return, by backend, the seconds that a worker takes to start, to import the library, and to warm up the compiler."""
     captured = capture(torch.nn.Linear(8, 8).eval(), (torch.ones(2, 8),))
     sample, found = Sample(captured.graph, captured.inputs), registry().configured(options)
     nodes = tuple(node.name for node in captured.graph.nodes)
@@ -112,7 +112,7 @@ def _compile_once(session: Session, name: str, graph: Graph, found: Group) -> fl
 
 
 def measured(name: str, options: Options, folder: Path, table: dict[str, Any]) -> Iterator[Row]:
-    """Give the rows of one model: operators in eager, then clusters on backends."""
+    """Yield the rows of one model: operators in eager, then clusters on backends."""
     base, _, batch = name.partition("@")
     model = load_model(base, batch=int(batch) if batch else None)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def measured(name: str, options: Options, folder: Path, table: dict[str, Any]) -
 
 
 def eager_rows(name: str, graph: Graph, seconds: Mapping[str, float]) -> Iterator[Row]:
-    """Give what the heaviest operators take in eager, one row a structure."""
+    """Yield the times of the most expensive operators in eager, one row per structure."""
     seen: set[str] = set()
     total = sum(seconds.values())
     print(f"{name}: eager {total * 1e3:.3f} ms")
@@ -170,7 +170,7 @@ def eager_rows(name: str, graph: Graph, seconds: Mapping[str, float]) -> Iterato
 def cluster_rows(
     name: str, context: PlanningContext, session: Session, verdicts: Verdicts, eager_s: Mapping[str, float]
 ) -> Iterator[Row]:
-    """Give what the clusters of whole plans, and some parts, take on each backend."""
+    """Yield the times of the clusters of whole plans, and of some parts, on each backend."""
     parts = list(parts_of(context.graph, random.Random(name)))
     for number, backend in enumerate(verdicts.backends):
         draft = draft_of(context, assignment(verdicts, (backend,), context.options))
@@ -195,7 +195,7 @@ def cluster_rows(
 def timed(
     name: str, kind: str, context: PlanningContext, session: Session, candidate: Candidate, eager_s: Mapping[str, float]
 ) -> Iterator[Row]:
-    """Give the row of one cluster; none where it fails."""
+    """Yield the row of one cluster; none if it fails."""
     backend, nodes = candidate.backend, candidate.group.nodes
     try:
         found = session.try_out(candidate)
@@ -214,7 +214,7 @@ def timed(
 
 
 def parts_of(graph: Graph, rng: random.Random) -> Iterator[Sequence[str]]:
-    """Give a few runs of neighbouring regions of distinct structure, without what is pinned to eager."""
+    """Yield a few runs of neighbouring regions of distinct structure, without nodes that are pinned to eager."""
     found = regions(graph)
     seen: set[str] = set()
     for _ in range(10 * PARTS):
@@ -241,7 +241,7 @@ def _short(value: float) -> float:
 
 
 def _text(table: Mapping[str, Any]) -> str:
-    """Give the table as JSON with one cluster a line, so that changes of it can be read."""
+    """Return the table as JSON with one cluster per line, so that its changes are readable."""
     head = {key: value for key, value in table.items() if key != "clusters"}
     clusters = ",\n".join(json.dumps(cluster, separators=(",", ":")) for cluster in table["clusters"])
     return json.dumps(head, indent=1)[:-2] + f',\n "clusters": [\n{clusters}\n]\n}}\n'

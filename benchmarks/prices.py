@@ -1,9 +1,9 @@
-"""How good prices are on models of which nothing was measured: the table that the hub ships, each model left out in turn.
+"""How good estimates are for models without measurements: the shipped table, with each model left out in turn.
 
-Predicts what every model of the table takes on each backend from the rows of all other models, and chooses by that, beside
-eager's time, as `tune="off"` does with an empty store. Nothing is timed: `python -m benchmarks.price_table` did that.
+Predicts the time of every model of the table on each backend from the rows of all other models, and chooses a plan from
+these times and eager's, as `tune="off"` does with an empty store. Times nothing: `python -m benchmarks.price_table` did.
 Prints errors as factors, exp(|log(predicted / measured)|), and how far each choice is from the best; writes
-`results/prices.json`. A minute; run it with `python -m benchmarks.prices`.
+`results/prices.json`. It takes a minute; run it with `python -m benchmarks.prices`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ GOOD = 1.25
 
 
 class Predicted(NamedTuple):
-    """One row with what was predicted of it."""
+    """One row with its estimate."""
 
     row: Row
     learned_s: float
     spread: float
-    """Logarithm of the upper end of the 95 % interval over the price."""
+    """Logarithm of the ratio of the 95 % interval's upper end to the estimate."""
     roofline_s: float
     compile_s: float
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def names_of(table: Table) -> Sequence[str]:
-    """Return the models of the table, those of other batches under the same name."""
+    """Return the models of the table; other batches of a model have its name."""
     return tuple(dict.fromkeys(base(row.model) for row in table.rows))
 
 
@@ -72,7 +72,7 @@ def base(model: str) -> str:
 
 
 def backends_of(table: Table) -> Sequence[str]:
-    """Return the backends of the table, eager among them."""
+    """Return the backends of the table, including eager."""
     return tuple(dict.fromkeys(row.backend for row in table.rows))
 
 
@@ -93,7 +93,7 @@ def predicted(table: Table, model: str) -> Iterator[Predicted]:
 
 
 def figures(found: Sequence[Predicted]) -> Mapping[str, Mapping[str, float]]:
-    """Return median, mean and 90th percentile of the errors, and how the intervals did."""
+    """Return median, mean and 90th percentile of the errors, and how often the intervals hold."""
     learned = [abs(math.log(one.learned_s / one.row.run_s)) for one in found]
     inside = [error < one.spread for error, one in zip(learned, found, strict=True)]
     rows = {
@@ -105,12 +105,12 @@ def figures(found: Sequence[Predicted]) -> Mapping[str, Mapping[str, float]]:
 
 
 def chosen(found: Sequence[Predicted]) -> Iterator[dict[str, Any]]:
-    """Give, for each model, which plan of its whole graph is chosen, and how far it is from the best."""
+    """Yield, for each model, the chosen plan of its whole graph, and how far it is from the best."""
     for model in dict.fromkeys(one.row.model for one in found):
         plans = {one.row.backend: one for one in found if one.row.model == model and one.row.kind == "graph"}
         measured_s = {backend: one.row.run_s for backend, one in plans.items()}
         expected_s = {backend: one.learned_s for backend, one in plans.items()}
-        expected_s[EAGER] = measured_s[EAGER]  # planning times it first
+        expected_s[EAGER] = measured_s[EAGER]  # planning measures eager first
         if len(plans) < 2:
             continue
         best, choice = min(measured_s, key=measured_s.__getitem__), min(expected_s, key=expected_s.__getitem__)
@@ -139,7 +139,7 @@ def summary_of(choices: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
 
 
 def factors(logs: Sequence[float]) -> dict[str, float]:
-    """Turn logarithms into factors: their median, geometric mean and 90th percentile."""
+    """Convert logarithms to factors: their median, geometric mean and 90th percentile."""
     return {
         "median": math.exp(float(np.median(logs))),
         "mean": math.exp(float(np.mean(logs))),

@@ -1,4 +1,4 @@
-"""Print the README's table from the results of `make bench`: one line a run, with intervals, ties, and seconds to the plan.
+"""Print the README's table from the results of `make bench`: a line per run, with intervals, ties, and seconds to the plan.
 
 Run it with `python -m benchmarks.readme_table [FOLDER]`.
 """
@@ -23,7 +23,7 @@ HEADERS = (
 
 
 def rows(runs: Sequence[Benchmark]) -> Iterator[tuple[str, ...]]:
-    """Return the cells of each run: milliseconds a call, the ratio with its 95 % interval, seconds."""
+    """Yield the cells of each run: milliseconds per call, the ratio with its 95 % interval, seconds."""
     for run in runs:
         best = best_library(run)
         yield (
@@ -40,12 +40,12 @@ def rows(runs: Sequence[Benchmark]) -> Iterator[tuple[str, ...]]:
 
 
 def best_library(run: Benchmark) -> str:
-    """Return the name of the fastest library; eager where none ran."""
+    """Return the name of the fastest library; eager if none ran."""
     return fastest(run, is_library) or EAGER
 
 
 def verdict(speed: Interval | None) -> str:
-    """Return a ratio in words: a tie where 1 lies in its interval."""
+    """Return a ratio in words: a tie if its interval contains 1."""
     if speed is None:
         return "-"
     word = "tie" if speed.low <= 1 <= speed.high else "faster" if speed.low > 1 else "slower"
@@ -53,13 +53,13 @@ def verdict(speed: Interval | None) -> str:
 
 
 def milliseconds(run: Benchmark, name: str) -> str:
-    """Return the median milliseconds of a call to three digits; "fails" where there are none."""
+    """Return the median milliseconds of a call to three digits; "fails" if there are none."""
     one = timed(run, name)
     return f"{1e3 * one.call_s.median:#.3g}".rstrip(".") if one is not None and one.call_s is not None else "fails"
 
 
 def seconds(run: Benchmark, name: str) -> str:
-    """Return the seconds until a contender ran as it does in the end, compiling included."""
+    """Return the seconds until a contender reached its final speed, including compilation."""
     one = find(run, name)
     return f"{one.first_call_s:.0f} s" if one is not None and one.first_call_s is not None else "-"
 
@@ -71,7 +71,7 @@ def plan(run: Benchmark) -> str:
 
 
 def main() -> None:
-    """Print the table, and what all runs have in common."""
+    """Print the table, and the facts that all runs share."""
     runs = runs_in(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
     for cells in (HEADERS, ("---",) * len(HEADERS), *rows(runs)):
         print(f"| {' | '.join(cells)} |")

@@ -1,7 +1,7 @@
-"""Benchmark the zoo, by default settings and tuned for a minute, and write `benchmarks/results/`: what `make bench` runs.
+"""Benchmark the zoo, with default settings and tuned for a minute, and write `benchmarks/results/`: used by `make bench`.
 
-It takes hours and may be stopped at any time: what is done stays, and the next run goes on. Run slices with
-`python -m benchmarks.run --models bert,vit --batches 1`; every flag of `hub bench --zoo` may follow and wins.
+It takes hours and may be stopped at any time: finished results are kept, and the next run continues. Run slices with
+`python -m benchmarks.run --models bert,vit --batches 1`; any flag of `hub bench --zoo` may follow and takes precedence.
 """
 
 from __future__ import annotations

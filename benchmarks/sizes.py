@@ -1,9 +1,9 @@
-"""One model, any size: plans, slow calls and speed of `hub.compile` over random batches and lengths, beside eager.
+"""One model at any size: plans, slow calls and speed of `hub.compile` over random batches and lengths, relative to eager.
 
 A BERT of four layers of 128 is called 200 times with 1 to 32 rows of 1 to 512 tokens, drawn from a fixed seed. Each call is
-followed by one in eager. The first pass begins with nothing captured; the second follows when planning is over. Then plans
-made for single sizes (`dynamic=False`) take turns with the general one. Writes `results/sizes.json`. Run it with
-`python -m benchmarks.sizes`.
+followed by one in eager. The first pass begins with nothing captured; the second follows when planning has finished. Then
+plans for single sizes (`dynamic=False`) alternate with the general one. Writes `results/sizes.json`. Run it with `python -m
+benchmarks.sizes`.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from hub.bench.machine import this_machine
 RESULTS = Path(__file__).parent / "results" / "sizes.json"
 MAX_BATCH, MAX_LENGTH = 32, 512
 FIRST = 10
-"""Calls of which none counts as slow: two of them are captured."""
+"""First calls, none of which counts as slow: two of them are captured."""
 SLOW = 2.0
-"""How many times eager's seconds a slow call takes."""
+"""Ratio to eager's time from which a call counts as slow."""
 SINGLE = ((1, 16), (4, 64), (8, 128), (16, 32), (32, 256))
 """Sizes that get plans of their own."""
 TOLERANCE = 1e-4
 VOCABULARY = 1000
 transformers: Any = importlib.import_module("transformers")
-"""Its annotations leave out arguments that its configs take."""
+"""Untyped form of the package, whose annotations omit arguments that its configs accept."""
 
 
 def sizes(n_calls: int) -> list[tuple[int, int]]:
-    """Return random sizes, the same ones each time."""
+    """Return random sizes, the same on every run."""
     draw = random.Random(0)
     return [(draw.randint(1, MAX_BATCH), draw.randint(1, MAX_LENGTH)) for _ in range(n_calls)]
 
 
 def bert() -> torch.nn.Module:
-    """Return the model, with the same weights each time."""
+    """Return the model, with the same weights on every run."""
     torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType] - torch's
     settings = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 512}
     return transformers.BertModel(transformers.BertConfig(**settings, vocab_size=VOCABULARY)).eval()
@@ -80,7 +80,7 @@ def passed_over(model: Any, compiled: Any, given: Sequence[tuple[int, int]]) -> 
 
 
 def beside_single(model: Any, compiled: Any, folder: str) -> list[dict[str, Any]]:
-    """Return, for single sizes, how a plan of their own compares with the general one, in turns."""
+    """Return, for single sizes, how a plan of their own compares with the general one, in alternating calls."""
     found: list[dict[str, Any]] = []
     for size in SINGLE:
         inputs = inputs_of(size)
@@ -113,7 +113,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 def main() -> None:
-    """Run all of it, print and write the figures."""
+    """Run all measurements, print and write them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=200)
     given = parser.parse_args()

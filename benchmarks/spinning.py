@@ -1,12 +1,12 @@
-"""What threads that spin cost a neighbour: products in one process, on PyTorch's, ONNX Runtime's and OpenVINO's threads.
+"""The cost of busy-waiting threads for other threads: products on PyTorch's, ONNX Runtime's and OpenVINO's threads.
 
-Prints medians in microseconds of each call, the calls of a line taking turns, in two tables:
+Prints medians in microseconds of each call, with the calls of a line interleaved, in two tables:
 
-- a product in OpenVINO after one in eager, as libgomp has it, with its idle threads held back as mixed plans hold them
-  (`hub.dispatch.spinning`), and as it has it again;
-- six products in ONNX Runtime alone, before a product in OpenVINO, and before one in eager: never spinning, spinning within
-  calls (what the plugin does in mixed plans), and spinning between calls too (where it has the machine to itself). Each of
-  these has a process of its own, in which OpenMP's idle threads are held back.
+- a product in OpenVINO after one in eager, with libgomp's default, with its idle threads kept from busy-waiting as in mixed
+  plans (`hub.dispatch.spinning`), and with the default again;
+- six products in ONNX Runtime alone, before a product in OpenVINO, and before one in eager: never busy-waiting,
+  busy-waiting within calls (the plugin's choice in mixed plans), and busy-waiting between calls, too (if it has the machine
+  to itself). Each of these has a process of its own, in which OpenMP's idle threads are kept from busy-waiting.
 
 Needs at least two cores. Run with `python -m benchmarks.spinning`.
 """
@@ -34,7 +34,7 @@ from hub.pricing.timing import median
 ops: Any = opset16
 ort: Any = onnxruntime
 ov: Any = openvino
-"""They come without types, or with wrong ones."""
+"""Untyped form of the library, whose annotations are missing or wrong."""
 CALLS = 300
 WARMUP = 20
 ROWS, WIDTH, LAYERS = 64, 768, 6
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def report_openmp() -> None:
-    """Time a product in eager and one in OpenVINO with OpenMP's spinning, without, and with it again."""
+    """Time a product in eager and one in OpenVINO with OpenMP's busy-waiting, without it, and with it again."""
     eager, other = eager_product(), openvino_product()
     print(f"{'OpenMP':24}{'eager':>8}{'OpenVINO':>10}")
     line("idle threads spin", eager, other)
@@ -91,7 +91,7 @@ def report_onnxruntime(habit: str) -> None:
 
 
 def medians_us(*calls: Call) -> tuple[float, ...]:
-    """Return the median of each call, the calls taking turns."""
+    """Return the median of each call, with the calls interleaved."""
     samples: list[list[float]] = [[] for _ in calls]
     for _ in range(CALLS):
         for call, taken in zip(calls, samples, strict=True):
@@ -102,7 +102,7 @@ def medians_us(*calls: Call) -> tuple[float, ...]:
 
 
 def random_values(seed: int, *shape: int) -> Any:
-    """Return float32 values that sums of `WIDTH` products leave at the same size."""
+    """Return float32 values for which sums of `WIDTH` products keep the same magnitude."""
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) / np.float32(WIDTH**0.5)
 
 
@@ -111,13 +111,13 @@ def _tensor(values: Any) -> torch.Tensor:
 
 
 def eager_product() -> Call:
-    """A product by PyTorch, on OpenMP's threads."""
+    """Return a product by PyTorch, on OpenMP's threads."""
     x, weight = _tensor(random_values(0, ROWS, WIDTH)), _tensor(random_values(1, WIDTH, WIDTH))
     return lambda: torch.mm(x, weight)
 
 
 def openvino_product() -> Call:
-    """The same product by OpenVINO, on threads of its own, nothing copied."""
+    """Return the same product by OpenVINO, on threads of its own, without copies."""
     x, weight = ops.parameter([ROWS, WIDTH], np.float32), ops.constant(random_values(1, WIDTH, WIDTH))
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
@@ -132,7 +132,7 @@ def openvino_product() -> Call:
 
 
 def onnxruntime_products(habit: str) -> Call:
-    """Six products with tanh by ONNX Runtime, on threads of its own."""
+    """Return six products with tanh by ONNX Runtime, on threads of its own."""
     names = ["x", *(f"y{layer}" for layer in range(LAYERS))]
     nodes = [
         node

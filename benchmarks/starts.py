@@ -1,14 +1,15 @@
-"""How long a user waits: for the first answer with the default options, and until the plan is settled, beside Inductor.
+"""How long a user waits for the first answer with the default options, and for the settled plan, relative to Inductor.
 
-Each time is a process of its own with empty caches; the contenders take turns:
+Each time is measured in a process of its own with empty caches; the contenders alternate:
 
 - `eager` is the first call without any compiler, and `dynamo` with `torch.compile(backend="eager")`, which captures and
   compiles nothing;
-- `direct` is `hub.compile`, whose first call runs in eager, and whose second is captured: `second` is that one;
-- `hub` is `torch.compile`, which captures its first call, answers it in eager and plans meanwhile. It is `settled` when the
-  decided plan is in use, nothing else being called, and `verified` when all that is verified after the first answer is
-  over, too;
-- `three` is the hub with the three backends that win most: with all it should neither settle later nor choose worse;
+- `direct` is `hub.compile`, whose first call runs in eager, and whose second call is captured: `second` is that one;
+- `hub` is `torch.compile`, which captures its first call, answers it in eager and plans in the background. It is `settled`
+  when the decided plan is in use, while nothing else is called, and `verified` when all verification after the first answer
+  has finished, too;
+- `three` is the hub with the three backends that win most: with all backends it should neither settle later nor choose
+  worse;
 - `inductor` is PyTorch's own compiler.
 
 Prints a table, and writes `results/starts.json`. Run it with `make bench-starts`, or with
@@ -42,15 +43,15 @@ HUBS: Mapping[str, Mapping[str, Any]] = {
     "three": {"backends": ("inductor", "onnxruntime", "openvino")},
 }
 CALLS_S, MIN_CALLS = 1.0, 10
-"""Seconds of calls, and calls at least, of which the settled plan's time is the median."""
+"""Seconds of calls, and the least number of calls, whose median is the settled plan's time."""
 LOOK_S = 0.1
-"""Seconds between two looks at whether the decided plan is in use."""
+"""Seconds between two checks of whether the decided plan is in use."""
 CAPTURE_S, SETTLE_S = 1.0, 15.0
-"""The bars: a first answer within so many seconds of eager's, and a plan within so many of Inductor's compile time."""
+"""The bars, in seconds: the first answer beyond eager's, and the plan beyond Inductor's compile time."""
 
 
 def started(name: str, way: str, cache: Path) -> dict[str, Any]:
-    """Return seconds from the model in memory to the first answer in this process, and until the plan is settled."""
+    """Return seconds from the loaded model to the first answer in this process, and until the plan is settled."""
     from torch._dynamo import config
 
     model = load_model(name)
@@ -101,7 +102,7 @@ def _call_s(call: Callable[[], Any]) -> float:
 
 
 def compared(model: str, rounds: int) -> dict[str, Any]:
-    """Return medians of all contenders, in turns."""
+    """Return medians of all contenders, in alternating runs."""
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for _ in range(rounds):
         for way, found in runs.items():
@@ -119,7 +120,7 @@ def compared(model: str, rounds: int) -> dict[str, Any]:
 
 
 def summary_of(found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, float]:
-    """Return how often the first answer came in time, and the median of what settling took beyond Inductor's time."""
+    """Return how often the first answer was in time, and the median of the settling time beyond Inductor's."""
     rows = [row for row in found.values() if "failed" not in row]
     beyond = [row["settled"] - row["inductor"] for row in rows]
     quick = {way: [row[way] - row["eager"] for row in rows] for way in ("direct", "hub")}
@@ -138,7 +139,7 @@ def summary_of(found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, float]:
 
 
 def _ratio(rows: Sequence[Mapping[str, float]], name: str) -> float:
-    """Return the geometric mean of what the hub takes with all backends against what it takes with three."""
+    """Return the geometric mean of the hub's time with all backends relative to its time with three."""
     return statistics.geometric_mean(row[name] / row[f"{name}, three"] for row in rows)
 
 

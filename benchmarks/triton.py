@@ -1,10 +1,10 @@
-"""Times Triton's kernels on a GPU against Inductor, PyTorch's own kernels and a copy: `make bench-triton`, which needs one.
+"""Times Triton's kernels on a GPU against Inductor, PyTorch's own kernels and a copy: `make bench-triton`. Needs a GPU.
 
-Every contender runs on the same tensors. Kernels are timed by `triton.testing.do_bench` (medians, the L2 cache emptied in
-between); whole models, each as a CUDA graph where that can be, in blocks that take turns. Run parts of it with
-`python -m benchmarks.triton memory attention`; `--tune 120` times block sizes before, for so many seconds a cluster, or a
-model. Each run is written as soon as it is done. One that fails is written with its error and the next one follows; the end
-is then status 1. What was asked for stands in `triton_bars.py`; a bar that is missed is a result, and no failure.
+Every contender runs on the same tensors. Kernels are timed by `triton.testing.do_bench` (medians, with the L2 cache cleared
+in between); whole models, each as a CUDA graph if possible, in interleaved blocks. Run parts of it with `python -m
+benchmarks.triton memory attention`; `--tune 120` first tunes block sizes, for so many seconds per cluster or model. Each
+run is written as soon as it is done. A run that fails is written with its error, and the next one follows; the exit status
+is then 1. The targets are in `triton_bars.py`; a missed bar is a result, not a failure.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from tests.plugin_disc.programs import IMAGES, PROGRAMS, Wrapped, inputs_of
 RESULTS = Path(__file__).parent / "results" / "triton.json"
 DEVICE = "cuda"
 ROWS, COLUMNS = 8192, 4096
-"""Of memory-bound programs: 128 MiB a float32 tensor, beyond every GPU's L2 cache; a quarter of each for images."""
+"""Size of memory-bound programs: 128 MiB per float32 tensor, beyond every GPU's L2 cache; a quarter of each for images."""
 COPIED = 1 << 28
 """Elements of float32 that a copy moves."""
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 WIDTHS = (64, 128)
-"""Of attention: keys, and elements of a head."""
+"""Sizes of attention: keys, and elements of a head."""
 KERNELS = dict(
     zip(SDPA, (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION), strict=True)
 )
@@ -63,22 +63,22 @@ MODELS = ("bert", "gpt2", "llama", "vit", "resnet50")
 BATCHES = (1, 32)
 DTYPES = (torch.float32, torch.bfloat16)
 WARM_CALLS = 5
-"""Of a model: more than the hub and Inductor run before they record a CUDA graph."""
+"""Calls of a model before timing: more than the hub and Inductor run before they record a CUDA graph."""
 ROUNDS = 30
 BLOCK_S = 0.05
 WRONG = 0.05
-"""Share of the largest value by which a kernel's results may be off from eager's before its time means nothing."""
+"""Largest error of a kernel's results, as a share of the largest value, for which its time is meaningful."""
 
 Call = Callable[[], Any]
 Contender = Callable[[], AbstractContextManager[Call]]
-"""Return what runs it once, in whatever that has to be run in."""
+"""Function that returns a context manager, which provides the call that runs the contender once."""
 Row = dict[str, Any]
 Cases = Iterable[tuple[str, Callable[[], Row]]]
-"""Runs by name, each made when its turn comes."""
+"""Runs by name, each created when its turn comes."""
 
 
 def main() -> None:
-    """Print a line for each figure and bar, and write them. Ends with status 1 without a GPU, and after a failed run."""
+    """Print a line for each figure and bar, and write them. Exit with status 1 without a GPU, or after a failed run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--tune", type=float, default=0.0, metavar="SECONDS", help="time block sizes first")
@@ -102,7 +102,7 @@ def _has_gpu() -> bool:
 
 
 def _written(part: str, chosen: argparse.Namespace) -> bool:
-    """Run a part and write it, run by run and then what became of its bars; says whether all of its runs were made."""
+    """Run a part, and write each run and then the outcome of its bars. Return whether all of its runs succeeded."""
     facts = _facts(chosen)
     rows: list[Row] = []
     for row in _runs(part, chosen):
@@ -125,7 +125,7 @@ def _facts(chosen: argparse.Namespace) -> Row:
 
 
 def _write(file: Path, part: str, section: Row) -> None:
-    """Put a part's section into the file, whole or not at all."""
+    """Write a part's section to the file, completely or not at all."""
     before: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps({**before, part: section}, indent=2) + "\n")
@@ -133,11 +133,11 @@ def _write(file: Path, part: str, section: Row) -> None:
 
 
 def _runs(part: str, chosen: argparse.Namespace) -> Iterator[Row]:
-    """Return a part's rows. What raises is a row with its error."""
+    """Yield a part's rows. A run that raises is a row with its error."""
     try:
         for label, run in PARTS[part](chosen):
             yield _attempted(label, run)
-    except Exception as error:  # noqa: BLE001 - other parts are to be run all the same
+    except Exception as error:  # noqa: BLE001 - the other parts still run
         yield _failure(part, error)
 
 
@@ -146,7 +146,7 @@ def _attempted(label: str, run: Callable[[], Row]) -> Row:
         row: Row = {"program": label, **run()}
         if not all(map(is_time, row["call_s"].values())):
             raise ValueError(f"no time was taken: {row['call_s']}")
-    except Exception as error:  # noqa: BLE001 - one program must not lose the figures of the others
+    except Exception as error:  # noqa: BLE001 - one failing program must not lose the others' figures
         return _failure(label, error)
     finally:
         torch.compiler.reset()
@@ -163,7 +163,7 @@ def _failure(label: str, error: Exception) -> Row:
 
 
 def _line(row: Row) -> str:
-    """Return a run's ratios."""
+    """Return a run's ratios as a line."""
     call_s: Mapping[str, float] = row["call_s"]
     own = "triton" if "triton" in call_s else "hub"
     ratios = "  ".join(f"{other} / {own} {call_s[other] / call_s[own]:.2f}" for other in call_s if other != own)
@@ -176,7 +176,7 @@ def _line(row: Row) -> str:
 
 
 def memory_bound(chosen: argparse.Namespace) -> Cases:
-    """Programs of real models that wait for memory, in float32: against Inductor, its max-autotune, and a copy."""
+    """Yield memory-bound programs of real models, in float32: against Inductor, its max-autotune, and a copy."""
     copied = _copied_bytes_s()
 
     def run(name: str) -> Row:
@@ -191,14 +191,14 @@ def memory_bound(chosen: argparse.Namespace) -> Cases:
 
 
 def _copied_bytes_s() -> float:
-    """Return the bytes read and written in a second by a copy."""
+    """Return the bytes per second that a copy reads and writes."""
     source = torch.ones(COPIED, device=DEVICE)
     target = torch.empty_like(source)
     return 2 * source.nbytes / _kernel_s(lambda: target.copy_(source))
 
 
 def attention(chosen: argparse.Namespace) -> Cases:
-    """Attention in bfloat16, causal and not: against each of PyTorch's own kernels that takes it."""
+    """Yield attention in bfloat16, causal or not: against each of PyTorch's own kernels that supports it."""
 
     def run(length: int, width: int, *, is_causal: bool) -> Row:
         inputs = tuple(torch.randn(4, 16, length, width, device=DEVICE, dtype=torch.bfloat16) for _ in range(3))
@@ -219,7 +219,7 @@ def attention(chosen: argparse.Namespace) -> Cases:
 
 
 def products(chosen: argparse.Namespace) -> Cases:
-    """Products of real layers in bfloat16, with what follows them: against cuBLAS and a kernel of its own."""
+    """Yield products of real layers in bfloat16, with their epilogues: against cuBLAS and a separate kernel."""
 
     def run(shape: tuple[int, int, int], *, is_fused: bool) -> Row:
         rows, depth, columns = shape
@@ -243,7 +243,8 @@ def _timed(
 ) -> Row:
     """Return median seconds of a call of Triton and of others, and the bytes of inputs and outputs.
 
-    Another one that cannot run is absent, with its reason. Raises what Triton raises, and ValueError where it is wrong.
+    A contender that cannot run is absent, with its reason. Any exception of Triton propagates; raise ValueError if its
+    result is wrong.
     """
     cluster, values = whole_cluster(module, inputs)
     backend = create(Settings())
@@ -262,7 +263,7 @@ def _timed(
         try:
             with contender() as call:
                 call_s[label] = _kernel_s(call)
-        except Exception as error:  # noqa: BLE001 - it lacks a kernel for this, or fails: the others are still of interest
+        except Exception as error:  # noqa: BLE001 - it lacks a kernel, or fails: the others are still of interest
             absent[label] = text_of(error)
     return {"bytes": moved, "wrong_by": wrong_by, "call_s": call_s, "absent": absent}
 
@@ -272,7 +273,7 @@ def _eager(module: torch.nn.Module, inputs: Sequence[Any]) -> Contender:
 
 
 def _inductors(module: torch.nn.Module, inputs: Sequence[Any]) -> dict[str, Contender]:
-    """Return Inductor as it is, and tuned; kernels are timed one by one, so without CUDA graphs."""
+    """Return Inductor by default, and tuned; kernels are timed one by one, so without CUDA graphs."""
     modes = {"inductor": None, "max-autotune": "max-autotune-no-cudagraphs"}
 
     @contextlib.contextmanager
@@ -286,7 +287,7 @@ def _inductors(module: torch.nn.Module, inputs: Sequence[Any]) -> dict[str, Cont
 
 
 def _within(kernel: SDPBackend, module: torch.nn.Module, inputs: Sequence[Any]) -> Contender:
-    """Return eager with one of PyTorch's kernels for attention and no other."""
+    """Return eager with only one of PyTorch's attention kernels."""
 
     @contextlib.contextmanager
     def alone() -> Generator[Call]:
@@ -298,7 +299,7 @@ def _within(kernel: SDPBackend, module: torch.nn.Module, inputs: Sequence[Any]) 
 
 
 def _wrong_by(found: Any, wanted: Any) -> float:
-    """Return by how much results differ at most, as a share of the largest value of each; NaN is no difference to NaN."""
+    """Return the largest difference, as a share of the largest value of each result; NaN equals NaN."""
     pairs = zip(_tensors(found), _tensors(wanted), strict=True)
     return max((_apart(mine.float(), theirs.float()) for mine, theirs in pairs), default=0.0)
 
@@ -323,7 +324,7 @@ def _kernel_s(call: Call) -> float:
 
 
 def models(chosen: argparse.Namespace) -> Cases:
-    """Whole models: the hub's plans against eager, Inductor and its max-autotune, each as a CUDA graph."""
+    """Yield whole models: the hub's plans against eager, Inductor and its max-autotune, each as a CUDA graph."""
     for name in MODELS:
         for batch in BATCHES:
             for dtype in DTYPES:
@@ -332,7 +333,7 @@ def models(chosen: argparse.Namespace) -> Cases:
 
 
 def _model(name: str, batch: int, dtype: torch.dtype, chosen: argparse.Namespace) -> Row:
-    """Return median seconds of a call of each contender, and what the hub's plan is; others that fail are absent."""
+    """Return median seconds of a call of each contender, and the hub's plan; other contenders that fail are absent."""
     loaded = load_model(name, batch=batch)
     module = loaded.module.to(DEVICE, dtype)
     inputs = tuple(value.to(DEVICE, dtype if value.is_floating_point() else value.dtype) for value in loaded.inputs)
@@ -347,7 +348,7 @@ def _model(name: str, batch: int, dtype: torch.dtype, chosen: argparse.Namespace
     notes: dict[str, str] = {}
     try:
         calls["eager"] = _as_graph(lambda: module(*inputs))
-    except Exception as error:  # noqa: BLE001 - then as users run it
+    except Exception as error:  # noqa: BLE001 - then timed as users run it
         notes["eager"] = f"not as a CUDA graph: {text_of(error)}"
         calls["eager"] = lambda: module(*inputs)
     for label, mode in (("inductor", "reduce-overhead"), ("max-autotune", "max-autotune")):
@@ -385,14 +386,14 @@ def _warm(module: torch.nn.Module, inputs: Sequence[Any], way: Mapping[str, Any]
 
 
 def _skipped_graphs() -> int:
-    """Return how often Inductor has done without a CUDA graph so far."""
+    """Return how often Inductor has skipped a CUDA graph so far."""
     from torch._dynamo.utils import counters
 
     return int(counters["inductor"]["cudagraph_skips"])
 
 
 def _as_graph(call: Call) -> Call:
-    """Return the replay of a call that is recorded. Raises what no graph may hold; the stream is then what it was."""
+    """Record a call and return its replay. Raise if no graph can hold it, after restoring the stream."""
     for _ in range(WARM_CALLS):
         call()
     torch.cuda.synchronize()
@@ -403,7 +404,7 @@ def _as_graph(call: Call) -> Call:
 
 
 def _interleaved(contenders: Mapping[str, Call]) -> dict[str, float]:
-    """Return median seconds of a call of each contender; blocks of calls take turns."""
+    """Return the median seconds of a call of each contender, in alternating blocks of calls."""
     counts = {label: max(1, int(BLOCK_S / _block_s(call, 3))) for label, call in contenders.items()}
     found: dict[str, list[float]] = {label: [] for label in contenders}
     for _ in range(ROUNDS):

@@ -1,4 +1,5 @@
-"""What the figures of `benchmarks.triton` have to reach, and whether they do: from its rows alone, without a GPU."""
+"""The bars for the figures of `benchmarks.triton`, and whether they are met: computed from its rows alone, without a
+GPU."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ class Bar:
     claim: str
     least: float
     figure: Callable[[Row], float | None]
-    """Of one run; None where a contender that it needs gave no time."""
+    """Figure of one run; None if a contender that it needs has no time."""
     is_mean: bool = False
     is_about: Callable[[Row], bool] = lambda _: True
-    """False for runs that the bar says nothing of."""
+    """False for runs to which the bar does not apply."""
 
 
 def over(other: str, own: str) -> Callable[[Row], float | None]:
-    """Return how many times as long another contender takes."""
+    """Return the ratio of another contender's time to our own."""
 
     def figure(row: Row) -> float | None:
         times: Mapping[str, float] = row["call_s"]
@@ -36,7 +37,7 @@ def over(other: str, own: str) -> Callable[[Row], float | None]:
 
 
 def best_over(others: Sequence[str], own: str, *, needs_all: bool = False) -> Callable[[Row], float | None]:
-    """Return how many times as long the fastest of some others takes; with `needs_all` nothing where one is missing."""
+    """Return the ratio of the fastest other's time to our own; with `needs_all` None if one is missing."""
 
     def figure(row: Row) -> float | None:
         times: Mapping[str, float] = row["call_s"]
@@ -49,7 +50,7 @@ def best_over(others: Sequence[str], own: str, *, needs_all: bool = False) -> Ca
 
 _OTHERS = ("eager", "inductor", "max-autotune")
 SDPA = ("flash", "cuDNN", "efficient")
-"""Kernels behind `scaled_dot_product_attention`, by the names that rows have them under."""
+"""Kernels behind `scaled_dot_product_attention`, by their names in rows."""
 
 BARS: Mapping[str, tuple[Bar, ...]] = {
     "memory": (
@@ -72,11 +73,11 @@ BARS: Mapping[str, tuple[Bar, ...]] = {
         Bar("Inductor / hub, geometric mean", 1.1, over("inductor", "hub"), is_mean=True),
     ),
 }
-"""By part of the benchmark: what was asked for when the plugin was."""
+"""Bars by part of the benchmark: the targets that were set for the plugin."""
 
 
 def judged(part: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return a part's geometric means of each contender's time over our own, and what became of each bar."""
+    """Return a part's geometric means of each contender's time over our own, and the outcome of each bar."""
     own = "hub" if part == "models" else "triton"
     timed = [row for row in rows if "call_s" in row]
     others = dict.fromkeys(name for row in timed for name in row["call_s"] if name != own)
@@ -85,7 +86,7 @@ def judged(part: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _outcome(bar: Bar, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return what was found; a run that failed, or lacks a contender, leaves a bar unproven, and so not reached."""
+    """Return the outcome of one bar; a failed run, or one that lacks a contender, leaves it unproven, so not reached."""
     about = [row for row in rows if "call_s" not in row or bar.is_about(row)]
     found = {row["program"]: bar.figure(row) if "call_s" in row else None for row in about}
     figures = {program: figure for program, figure in found.items() if figure is not None}
@@ -103,13 +104,13 @@ def _outcome(bar: Bar, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    """Return the geometric mean; None of nothing."""
+    """Return the geometric mean; None if there are no values."""
     found = list(values)
     return statistics.geometric_mean(found) if found else None
 
 
 def told(outcome: Mapping[str, Any]) -> str:
-    """Return a line about a bar."""
+    """Return an outcome as one line."""
     found = "nothing was measured" if outcome["found"] is None else f"{outcome['found']:.2f}"
     worst = f", worst {outcome['worst']}" if outcome["worst"] is not None else ""
     lacking = f"; not measured: {', '.join(outcome['lacking'])}" if outcome["lacking"] else ""
@@ -118,5 +119,5 @@ def told(outcome: Mapping[str, Any]) -> str:
 
 
 def is_time(seconds: float) -> bool:
-    """Return True for a number that a clock can have given."""
+    """Return whether a number is a valid time."""
     return math.isfinite(seconds) and seconds > 0

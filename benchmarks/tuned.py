@@ -1,9 +1,9 @@
-"""What TVM's search gives within a budget: whole models untuned and tuned, beside ONNX Runtime, OpenVINO and eager.
+"""The effect of TVM's search within a budget: whole models untuned and tuned, next to ONNX Runtime, OpenVINO and eager.
 
-Each model goes the way of a user, with a cache of its own: `hub bench`, `hub tune MODEL --backends tvm`, `hub bench` again.
-Next to them stands TVM as it comes (`benchmarks/tvm_alone.py`), whose default pipeline is untuned, too.
-Writes `benchmarks/results/tuned.json`, where models that are not asked for stay as they were measured, and prints a table.
-Run with `python -m benchmarks.tuned`; it takes the budget for each model, and the seconds of untuned calls.
+Each model follows a user's steps, with a cache of its own: `hub bench`, `hub tune MODEL --backends tvm`, `hub bench` again.
+For comparison there is TVM alone (`benchmarks/tvm_alone.py`), with its default pipeline, untuned. Writes
+`benchmarks/results/tuned.json`, in which models that are not requested keep their measurements, and prints a table. Run
+with `python -m benchmarks.tuned`; it takes the budget for each model, and the seconds of untuned calls.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ AGAINST = (TVM, "onnxruntime", "openvino", "eager")
 
 
 def small_bert() -> Any:
-    """A BERT of 2 layers of 768, on 128 tokens."""
+    """Return a BERT of 2 layers of 768, on 128 tokens."""
     return text.bert(1, layers=2)
 
 
 def main() -> None:
-    """Tune and time each model, and write what was found."""
+    """Tune and time each model, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--budget", default="10m", help="of each model's search, as `hub tune` takes it")
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def tuned(model: str, budget: str, kept: Path | None) -> dict[str, Any]:
-    """Return seconds of a call before and after a search, by contender, and what the search said."""
+    """Return seconds of a call before and after a search, by contender, and the search's output."""
     with tempfile.TemporaryDirectory(prefix="hub-tuned-") as folder:
         cache = ["--cache-dir", str(kept or folder)]
         alone = _alone(model)
@@ -88,14 +88,14 @@ def _alone(model: str) -> float:
 
 
 def run_hub(*arguments: str) -> str:
-    """Run the hub's command line, and return what it printed. Raises CalledProcessError."""
+    """Run the hub's command line, and return its output. Raise CalledProcessError if it fails."""
     print("$ hub", shlex.join(arguments), file=sys.stderr, flush=True)
     command = [sys.executable, "-c", "from hub.cli import main; main()", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def row_of(name: str, found: Mapping[str, Any]) -> str:
-    """Return a row of the table, time in milliseconds."""
+    """Return a row of the table, with times in milliseconds."""
     before, after = found["before_s"], found["after_s"]
     tuned_s = after.get(TVM)
     cells = [found["alone_s"], before.get(TVM), tuned_s, *(after.get(each) for each in AGAINST[1:])]

@@ -1,4 +1,4 @@
-"""TVM as it comes, without the hub: a model through its own importer, default pipeline and build, for this CPU.
+"""TVM alone, without the hub: a model through its own importer, default pipeline and build, for this CPU.
 
 Prints the median seconds of a call as JSON. Run with `python -m benchmarks.tvm_alone MODEL`, as `benchmarks/tuned.py` does.
 """
@@ -21,7 +21,7 @@ CALLS = 7
 
 
 def main() -> None:
-    """Time one model with as many threads as PyTorch has, which `TVM_NUM_THREADS` has to say too."""
+    """Time one model with PyTorch's number of threads, to which `TVM_NUM_THREADS` must also be set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     loaded = load_model(parser.parse_args().model)
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def seconds(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> float:
-    """Return the median seconds of a call. Raises AssertionError where TVM's result is not eager's."""
+    """Return the median seconds of a call. Raise AssertionError if TVM's result differs from eager's."""
     import tvm
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program
@@ -47,7 +47,7 @@ def seconds(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> float:
 
 
 def _first(result: Any) -> Any:
-    while not hasattr(result, "dtype"):  # transformers give a mapping, TVM an array of arrays
+    while not hasattr(result, "dtype"):  # transformers return a mapping, TVM an array of arrays
         result = next(iter(result.values())) if hasattr(result, "values") else result[0]
     return result
 

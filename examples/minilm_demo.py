@@ -1,6 +1,6 @@
 """Embeds real sentences with a trained encoder through the hub, and shows what the hub decided.
 
-Run it with `make demo`, or `python examples/minilm_demo.py`; HUB_* variables and a hub.toml choose options.
+Run it with `make demo`, or `python examples/minilm_demo.py`; HUB_* variables and a hub.toml set options.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights ship in a package; nothing is to be fetched
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights are in a package; nothing is downloaded
 
 import torch
 from rich.console import Console
@@ -36,7 +36,7 @@ Tokens = tuple[torch.Tensor, torch.Tensor]
 
 
 def main() -> None:
-    """Plan, embeds, compare, time."""
+    """Plan, embed, compare, and time."""
     lines, batches = read_batches()
     encoder = trained_encoder()
     print(f"{len(lines)} sentences in {len(batches)} batches of {BATCH}; the trained MiniLM encoder, all float32")
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def read_batches() -> tuple[tuple[str, ...], list[Tokens]]:
-    """Return the sentences, and their tokens in batches, all padded to one length so that one plan serves them all."""
+    """Return the sentences, and their tokens in batches, all padded to one length so that one plan serves all batches."""
     lines = tuple(line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line.strip())
     ids, mask = tokenized(lines)
     return lines, list(zip(torch.split(ids, BATCH), torch.split(mask, BATCH), strict=True))
@@ -69,7 +69,7 @@ def first_batch() -> tuple[SentenceEncoder, Tokens]:
 
 
 def embedded(run: Callable[..., torch.Tensor], batches: Sequence[Tokens]) -> torch.Tensor:
-    """Return one vector of length 1 a sentence, [sentences, 384]."""
+    """Return one vector of length 1 per sentence, [sentences, 384]."""
     return torch.cat([run(*batch) for batch in batches])
 
 
@@ -98,7 +98,7 @@ def show_difference(vectors: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def show_times() -> None:
-    """Print the time of one batch through the hub, eager and Inductor, each in its own process, taking turns."""
+    """Print the time of one batch through the hub, eager and Inductor, each in its own process, in alternating blocks."""
     print(f"\ntiming one batch against {' and '.join(AGAINST)}, each in its own process ...", flush=True)
     run: Benchmark = benchmark(f"{Path(__file__).resolve()}:first_batch", AGAINST, rounds=ROUNDS)
     print(benchmark_text(run.model_copy(update={"model": "MiniLM, one batch"})))

@@ -1,4 +1,4 @@
-"""One model on three backends: convolutions on OpenVINO, attention on ONNX Runtime, the rest wherever it is cheapest."""
+"""One model on three backends: convolutions on OpenVINO, attention on ONNX Runtime, the rest on the cheapest backend."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ options: dict[str, Any] = {"force": force}
 compiled = torch.compile(model, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
 with torch.no_grad():
     image = torch.randn(4, 3, 96, 96)
-    compiled(image)  # answers at once, in eager
+    compiled(image)  # answers immediately, in eager
     hub.wait(compiled)
     print("largest difference from eager:", float((compiled(image) - model(image)).abs().max()))
 print(hub.plans(compiled)[0])
