@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import torch
 from torch import fx
 
 from hub.plugin import (
@@ -16,9 +15,9 @@ from hub.plugin import (
     Executable,
     HubError,
     Support,
-    TensorSpec,
     operator_name,
     refused,
+    run_addition,
 )
 from hub.toolkit.operators import PLACES_IN_WINDOWS
 
@@ -38,14 +37,8 @@ class Disc(Backend):
 
     def probe(self) -> Support:
         """Compile and run one addition; the reason explains the use of BladeDISC's compiler, if it is installed."""
-        value = torch.tensor([1.0, 2.0])
-        try:
-            (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
-        except HubError as error:
-            return refused(str(error))
-        if not torch.equal(result, value + value):
-            return refused(f"1+1 and 2+2 gave {result.tolist()}")  # pyright: ignore[reportUnknownMemberType] - torch's
-        return Support(accepted=True, reason=self._compilers())
+        found = run_addition(self)
+        return Support(accepted=True, reason=self._compilers()) if found.accepted else found
 
     def _compilers(self) -> str:
         """Return how BladeDISC's compiler is used, for people; "" if there is only our own."""
@@ -88,17 +81,3 @@ class Disc(Backend):
 def create(own: Settings | None = None) -> Disc:
     """Return the backend; without settings, those of TorchBlade's variables apply."""
     return Disc(Settings() if own is None else own)
-
-
-def _doubling() -> Cluster:
-    """Return a cluster that computes x + x over two elements."""
-    graph = fx.Graph()
-    value = graph.placeholder("x")
-    total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))
-    graph.output((total,))
-    for node in (value, total):
-        node.meta["val"] = torch.empty(2, device="meta")
-    spec = TensorSpec((2,), (1,), torch.float32, torch.device("cpu"))
-    return Cluster(
-        "probe", fx.GraphModule(torch.nn.Module(), graph), (total.name,), ("x",), (total.name,), (spec,), (spec,)
-    )

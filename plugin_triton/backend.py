@@ -10,7 +10,6 @@ import torch
 from torch import fx
 
 from hub.plugin import (
-    ACCEPTED,
     Backend,
     Cluster,
     CompileError,
@@ -20,8 +19,8 @@ from hub.plugin import (
     HubError,
     Measurements,
     Support,
-    TensorSpec,
     refused,
+    run_addition,
 )
 
 from .chosen import chosen_by, gpu_of
@@ -49,16 +48,12 @@ class Triton(Backend):
         if not torch.cuda.is_available() and not self._own.interpret:
             return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU, for reference")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        value = torch.tensor([1.0, 2.0], device=device)
-        if reason := too_old(capability_of(value.device)):
+        device = torch.empty(0, device=device).device  # cuda:0, not cuda
+        if reason := too_old(capability_of(device)):
             return refused(reason)
-        try:
-            (result,) = self.compile(_doubling(value.device), CompileSettings(threads=1))(value)  # cuda:0, not cuda
-        except HubError as error:
-            return refused(str(error))
-        if not torch.equal(result, value + value):
-            return refused(f"1+1 and 2+2 gave {result.tolist()}")  # pyright: ignore[reportUnknownMemberType] - torch's
-        return ACCEPTED if device.type == "cuda" else Support(accepted=True, reason=REFERENCE)
+        found = run_addition(self, device)
+        is_reference = found.accepted and device.type != "cuda"
+        return Support(accepted=True, reason=REFERENCE) if is_reference else found
 
     def supports(self, node: fx.Node) -> Support:
         """Look up the node in the operator table of GPUs, or else in that of the interpreter if the settings select it."""
@@ -124,17 +119,3 @@ class Triton(Backend):
 def create(own: Settings | None = None) -> Triton:
     """Return the backend."""
     return Triton(Settings() if own is None else own)
-
-
-def _doubling(device: torch.device) -> Cluster:
-    """Return the cluster of x + x over two elements."""
-    graph = fx.Graph()
-    value = graph.placeholder("x")
-    total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))
-    graph.output((total,))
-    for node in (value, total):
-        node.meta["val"] = torch.empty(2, device="meta")
-    spec = TensorSpec((2,), (1,), torch.float32, device)
-    return Cluster(
-        "probe", fx.GraphModule(torch.nn.Module(), graph), (total.name,), ("x",), (total.name,), (spec,), (spec,)
-    )

@@ -56,6 +56,6 @@ def test_the_example_runs_real_clusters(environment: Path, tmp_path: Path) -> No
 
 
 def test_the_example_is_short() -> None:
-    """A working backend takes fewer than 60 lines."""
+    """A working backend takes fewer than 40 lines, blank ones aside."""
     sources = (EXAMPLE / "src" / "hub_numpy").glob("*.py")
-    assert sum(len(path.read_text().splitlines()) for path in sources) < 60
+    assert sum(bool(line.strip()) for path in sources for line in path.read_text().splitlines()) < 40

@@ -242,4 +242,19 @@ def _create(entry: Entry) -> Backend | HubError:
     ]
     if missing:
         return ContractError(f"the backend object lacks {', '.join(missing)}", backend=entry.name)
+    if isinstance(backend, Backend) and backend.operators is None and type(backend).supports is Backend.supports:
+        return _with_table(backend, entry)
+    return backend
+
+
+def _with_table(backend: Backend, entry: Entry) -> Backend | HubError:
+    """Return a backend without a `supports` of its own, with the operator table that its registration names."""
+    if not entry.info.operators:
+        return ContractError("the backend has neither an operator table nor a method `supports`", backend=entry.name)
+    try:
+        backend.operators = load_attribute(entry.info.operators)
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        return PluginLoadError(_fault_of(error), backend=entry.name, hint=entry.info.install or None)
     return backend

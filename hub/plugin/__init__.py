@@ -42,7 +42,15 @@ if TYPE_CHECKING:
     from hub.partition.extract import extract
     from hub.partition.group import EAGER, Group, group, group_alone
     from hub.partition.proposals import matches
-    from hub.plugin.backend import API_VERSION, Backend, BackendInfo, CompileSettings, Executable, Proposal
+    from hub.plugin.backend import (
+        API_VERSION,
+        Backend,
+        BackendInfo,
+        CompileSettings,
+        Executable,
+        Proposal,
+        compile_failure,
+    )
     from hub.plugin.canonical import tensor_digest
     from hub.plugin.conditions import (
         equal_windows,
@@ -66,6 +74,7 @@ if TYPE_CHECKING:
     from hub.plugin.cost import Cost
     from hub.plugin.graph import Cluster, Graph, ScalarSpec, Spec, TensorSpec, hint, output_arguments, priced_size, spec_of
     from hub.plugin.hooks import hookimpl
+    from hub.plugin.probing import run_addition
     from hub.plugin.settings import BackendSettings, checked_settings
     from hub.plugin.table import (
         ACCEPTED,
@@ -147,6 +156,7 @@ __all__ = [
     "cluster_estimate",
     "columns",
     "command",
+    "compile_failure",
     "compiler_folder",
     "copied",
     "count",
@@ -193,6 +203,7 @@ __all__ = [
     "refused",
     "resolve",
     "restricted",
+    "run_addition",
     "same_rank",
     "seen_by_libraries",
     "serve",
@@ -211,9 +222,10 @@ __all__ = [
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "The contract": {
-        "hub.plugin.backend": "API_VERSION Backend BackendInfo CompileSettings Executable Proposal",
+        "hub.plugin.backend": "API_VERSION Backend BackendInfo CompileSettings Executable Proposal compile_failure",
         "hub.plugin.cost": "Cost",
         "hub.plugin.hooks": "hookimpl",
+        "hub.plugin.probing": "run_addition",
         "hub.plugin.settings": "BackendSettings checked_settings",
     },
     "What a backend is shown": {

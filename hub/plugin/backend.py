@@ -6,14 +6,14 @@ guarded, and an exception costs the backend the current cluster and nothing else
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hub.errors import CompileError
-from hub.plugin.table import ACCEPTED, Support
+from hub.plugin.table import OperatorTable, Support
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,21 @@ class CompileSettings:
     """"fast" or "full": how long the compiler may search for a better program."""
 
 
-class Executable(Protocol):
+def compile_failure(backend: str, cluster: Cluster, what: str, error: Exception | str) -> CompileError:
+    """Return the error of a cluster that could not be compiled or loaded: "XLA cannot compile it: ValueError: ..."
+
+    `what` is the beginning, "XLA cannot compile it". An exception's text is cut at 2,000 characters; a str stands as it is.
+    """
+    said = error if isinstance(error, str) else f"{type(error).__name__}: {str(error)[:2000]}"
+    return CompileError(
+        f"{what}: {said}",
+        backend=backend,
+        cluster=cluster.name,
+        hint="`debug_dir` keeps the cluster's program",
+    )
+
+
+class Executable(ABC):
     """A compiled cluster. May be called from several threads at once."""
 
     @abstractmethod
@@ -111,27 +125,34 @@ class Executable(Protocol):
         """Write files from which `Backend.load` restores the executable. Called at most once, in the compiling process."""
         raise CompileError("this executable cannot be saved")
 
-    def dump(self, folder: Path) -> None:
+    def dump(self, folder: Path) -> None:  # noqa: B027 - optional
         """Write files for debugging: the program received, the program lowered to, sources, logs."""
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """A compiler or runtime that can execute clusters. Created once per process; methods may be called from any thread."""
+
+    operators: OperatorTable | None = None
+    """The table that `supports` looks nodes up in; by default, the one that `BackendInfo.operators` names."""
 
     def probe(self) -> Support:
         """Run a real one-operator program and return whether the backend works here. Called in a child process.
 
-        A reason given with an acceptance is shown to the user as a note.
+        A reason given with an acceptance is shown to the user as a note. By default x + x is compiled and run on the CPU,
+        if the backend supports that.
         """
-        return ACCEPTED
+        from hub.plugin.probing import run_addition  # it imports torch, and listing backends does without
 
-    @abstractmethod
+        return run_addition(self)
+
     def supports(self, node: fx.Node) -> Support:
         """Return whether it supports a call_function node: its `node.target`, arguments and `meta["val"]` of its inputs.
 
-        Called once for each node while planning; must not touch the device.
+        Called once for each node while planning; must not touch the device. By default the table `operators` answers.
         """
-        ...
+        if self.operators is None:
+            raise NotImplementedError(f"{type(self).__name__} has neither a table `operators` nor a method `supports`")
+        return self.operators.supports(node)
 
     def keeps_order(self, node: fx.Node) -> bool:  # noqa: ARG002 - for overriding methods
         """Return whether a node that it supports orders equal elements exactly as eager does, on any finite input.

@@ -19,6 +19,7 @@ from hub.plugin import (
     CompileSettings,
     HubError,
     Support,
+    compile_failure,
     refused,
 )
 from hub.toolkit.arguments import Sizes, captured_sizes
@@ -31,8 +32,6 @@ from plugin_iree.sizes import least_size, needs_each
 from plugin_iree.support import OPERATORS
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from hub.plugin import Cluster
     from plugin_iree.lower import Lowered
     from plugin_iree.runtime import IreeExecutable, Program, Weights
@@ -56,6 +55,8 @@ def create(settings: Settings | None = None) -> Iree:
 class Iree(Backend):
     """IREE on the CPU, or on a GPU if its settings name one."""
 
+    operators = OPERATORS
+
     def __init__(self, settings: Settings) -> None:
         """Store the settings; import nothing heavy."""
         self._settings = settings
@@ -69,10 +70,6 @@ class Iree(Backend):
         except Exception as error:  # noqa: BLE001 - IREE raises anything
             return refused(f"IREE cannot run: {type(error).__name__}: {error}")
         return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
-
-    def supports(self, node: fx.Node) -> Support:
-        """Return the verdict of the operator table on a node."""
-        return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
         """Compile a cluster for all sizes if the result is correct; otherwise for the sizes of its capture.
@@ -91,7 +88,7 @@ class Iree(Backend):
         except HubError:
             raise
         except Exception as error:
-            raise _failure("compile", error, cluster) from error
+            raise compile_failure(NAME, cluster, "IREE cannot compile it", _said(error)) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
         """Restore programs from the files of `save`; the weights are the cluster's."""
@@ -106,7 +103,7 @@ class Iree(Backend):
             programs = {sizes: program for sizes, program in found if sizes is not None}
             return self._executable(cluster, settings, weights, programs, general)
         except Exception as error:
-            raise _failure("load", error, cluster) from error
+            raise compile_failure(NAME, cluster, "IREE cannot load it", _said(error)) from error
 
     def _require_target(self) -> None:
         if self._settings.missing:
@@ -159,12 +156,12 @@ class Iree(Backend):
         try:
             lowered = lowering()
         except Exception as error:
-            raise _failure("read", error, cluster, "torch-mlir") from error
+            raise compile_failure(NAME, cluster, "torch-mlir cannot read it", _said(error)) from error
         try:
             code, where = compiled(lowered.text, self._settings), self._device(settings)
             return loaded(code, lowered.fed, where, weights, text=lowered.text, condition=lowered.condition)
         except Exception as error:
-            raise _failure("compile", error, cluster) from error
+            raise compile_failure(NAME, cluster, "IREE cannot compile it", _said(error)) from error
 
     def _read(
         self, folder: Path, place: int, entry: Any, settings: CompileSettings, weights: Weights
@@ -181,11 +178,5 @@ class Iree(Backend):
         return tuple(tuple(size) if isinstance(size, list) else size for size in sizes), program
 
 
-def _failure(stage: str, error: Exception, cluster: Cluster, compiler: str = "IREE") -> CompileError:
-    said = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {str(error)[:2000]}"
-    return CompileError(
-        f"{compiler} cannot {stage} it: {said}",
-        backend=NAME,
-        cluster=cluster.name,
-        hint="`debug_dir` keeps the cluster's program",
-    )
+def _said(error: Exception) -> Exception | str:
+    return str(error) if isinstance(error, Refused) else error  # the compiler's own message, whole

@@ -10,23 +10,17 @@ import numpy as np
 import openvino as ov
 
 from hub.plugin import (
-    ACCEPTED,
     Backend,
-    CompileError,
     CompileSettings,
     HubError,
-    Support,
-    refused,
+    compile_failure,
 )
 from plugin_openvino.core import core
-from plugin_openvino.library import ops
 from plugin_openvino.lower import lower
 from plugin_openvino.runtime import BLOB, META, OpenVINOExecutable
 from plugin_openvino.support import OPERATORS
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from hub.plugin import Cluster
 
 BF16_ERROR = 1e-2
@@ -42,20 +36,10 @@ def create() -> OpenVINOBackend:
 class OpenVINOBackend(Backend):
     """OpenVINO on the CPU."""
 
+    operators = OPERATORS
+
     def __init__(self) -> None:
         self._core = core()
-
-    def probe(self) -> Support:
-        """Compile and run one relu."""
-        parameter = ops.parameter([2], ov.Type.f32)
-        model = ov.Model([ops.relu(parameter)], [parameter])  # pyright: ignore[reportGeneralTypeIssues] - its stub's base is another
-        compiled = self._core.compile_model(model, "CPU")
-        found = compiled([np.array([-1.0, 2.0], np.float32)])[0]
-        return ACCEPTED if found.tolist() == [0.0, 2.0] else refused(f"relu of [-1, 2] gave {found.tolist()}")
-
-    def supports(self, node: fx.Node) -> Support:
-        """Return the verdict of the operator table on a node."""
-        return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
         """Lower and compile a cluster. Raise CompileError with OpenVINO's reason."""
@@ -66,7 +50,7 @@ class OpenVINOBackend(Backend):
         except HubError:
             raise
         except Exception as error:
-            raise _failure("compile", error, cluster) from error
+            raise compile_failure("openvino", cluster, "OpenVINO cannot compile it", error) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
         """Restore a compiled model and its weights from the files of `save`, memory-mapped: half the time of a read."""
@@ -78,7 +62,7 @@ class OpenVINOBackend(Backend):
             compiled = loading.import_model(blob, "CPU", self.properties(settings))
             return OpenVINOExecutable(compiled, cluster, meta["fed"], has_alarm=meta["has_alarm"], memory=blob)
         except Exception as error:
-            raise _failure("load", error, cluster) from error
+            raise compile_failure("openvino", cluster, "OpenVINO cannot load it", error) from error
 
     def properties(self, settings: CompileSettings) -> dict[str, Any]:
         """Return OpenVINO's own options for the hub's settings.
@@ -100,12 +84,3 @@ class OpenVINOBackend(Backend):
 
     def _has_bf16(self) -> bool:
         return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
-def _failure(stage: str, error: Exception, cluster: Cluster) -> CompileError:
-    return CompileError(
-        f"OpenVINO cannot {stage} it: {type(error).__name__}: {error}",
-        backend="openvino",
-        cluster=cluster.name,
-        hint="`debug_dir` keeps the cluster's program",
-    )

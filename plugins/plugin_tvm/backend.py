@@ -6,13 +6,11 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 from torch import fx
 
 from hub.plugin import (
-    ACCEPTED,
     Backend,
     Cluster,
     CompileError,
@@ -21,7 +19,7 @@ from hub.plugin import (
     HubError,
     PluginError,
     Support,
-    TensorSpec,
+    compile_failure,
     kind_of,
     operator_name,
     peaks,
@@ -55,15 +53,6 @@ class Tvm(Backend):
 
     def __init__(self, own: Settings) -> None:
         self._own = own
-
-    def probe(self) -> Support:
-        """Compile and run one addition."""
-        try:
-            result: Any  # torch's stub does not type the elements of lists
-            (result,) = self.compile(_doubling(), CompileSettings(threads=1))(torch.tensor([1.0, 2.0]))
-        except HubError as error:
-            return refused(f"TVM cannot run: {error}")
-        return ACCEPTED if result.tolist() == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {result.tolist()}")
 
     def supports(self, node: fx.Node) -> Support:
         """Return the verdict of the operator table on a node."""
@@ -125,7 +114,7 @@ class Tvm(Backend):
             error.backend, error.cluster = NAME, cluster.name
             raise
         except Exception as error:
-            raise _failure("compile", error, cluster) from error
+            raise compile_failure(NAME, cluster, "TVM cannot compile it", error) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
         """Restore machine code from the files of `save`; the weights are the cluster's."""
@@ -137,7 +126,7 @@ class Tvm(Backend):
             cluster = written_out(cluster)
             return TvmExecutable(cluster, library, facts_of(cluster, names), settings.threads)
         except Exception as error:
-            raise _failure("load", error, cluster) from error
+            raise compile_failure(NAME, cluster, "TVM cannot load it", error) from error
 
     def _compiled(self, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
         from plugin_tvm.compiler import built
@@ -156,26 +145,3 @@ class Tvm(Backend):
             made = built(program.module, target, threads=settings.threads, tuned=found.schedule)
         texts = Texts(text, made.scheduled, made.tuned, made.kernels)
         return TvmExecutable(cluster, made.executable, program.facts, settings.threads, texts)
-
-
-def _failure(stage: str, error: Exception, cluster: Cluster) -> CompileError:
-    return CompileError(
-        f"TVM cannot {stage} it: {type(error).__name__}: {str(error)[:2000]}",
-        backend=NAME,
-        cluster=cluster.name,
-        hint="`debug_dir` keeps the cluster's program",
-    )
-
-
-def _doubling() -> Cluster:
-    """Return the cluster of x + x over two elements."""
-    graph = fx.Graph()
-    value = graph.placeholder("x")
-    total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))
-    graph.output((total,))
-    for node in (value, total):
-        node.meta["val"] = torch.empty(2, device="meta")
-    spec = TensorSpec((2,), (1,), torch.float32, torch.device("cpu"))
-    return Cluster(
-        "probe", fx.GraphModule(torch.nn.Module(), graph), (total.name,), ("x",), (total.name,), (spec,), (spec,)
-    )

@@ -17,6 +17,7 @@ from hub.plugin import (
     CompileSettings,
     HubError,
     Support,
+    compile_failure,
     refused,
 )
 from hub.toolkit.arguments import Sizes, captured_sizes
@@ -77,7 +78,7 @@ class Xla(Backend):
         except HubError:
             raise
         except Exception as error:
-            raise _failure("compile", error, cluster) from error
+            raise compile_failure(NAME, cluster, "XLA cannot compile it", error) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
         """Restore machine code from the files of `save`; the weights are the cluster's."""
@@ -87,7 +88,7 @@ class Xla(Backend):
             programs = dict(self._read(folder, place, entry, cluster, settings) for place, entry in enumerate(listed))
             return self._executable(cluster, settings, programs)
         except Exception as error:
-            raise _failure("load", error, cluster) from error
+            raise compile_failure(NAME, cluster, "XLA cannot load it", error) from error
 
     def _require_target(self) -> None:
         if self._settings.missing:
@@ -122,12 +123,12 @@ class Xla(Backend):
         try:
             lowered = lower(cluster, sizes, self._target)
         except Exception as error:
-            raise _failure("make StableHLO of", error, cluster, "torch-mlir") from error
+            raise compile_failure(NAME, cluster, "torch-mlir cannot make StableHLO of it", error) from error
         try:
             where = self._device(cluster, settings)
             loaded = where.client.compile_and_load(lowered.text, [where], options())
         except Exception as error:
-            raise _failure("compile", error, cluster) from error
+            raise compile_failure(NAME, cluster, "XLA cannot compile it", error) from error
         return Program(loaded, lowered.fed, lowered.text)
 
     def _read(
@@ -148,12 +149,3 @@ class Xla(Backend):
 def _place(cluster: Cluster) -> int:
     """Return the index of the GPU that holds a cluster's results."""
     return next((spec.device.index or 0 for spec in cluster.outputs if spec.device.type == "cuda"), 0)
-
-
-def _failure(stage: str, error: Exception, cluster: Cluster, compiler: str = "XLA") -> CompileError:
-    return CompileError(
-        f"{compiler} cannot {stage} it: {type(error).__name__}: {str(error)[:2000]}",
-        backend=NAME,
-        cluster=cluster.name,
-        hint="`debug_dir` keeps the cluster's program",
-    )

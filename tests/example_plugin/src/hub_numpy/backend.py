@@ -4,7 +4,6 @@ import numpy
 import torch
 
 from hub.plugin import Backend, Executable
-from hub_numpy import OPERATORS
 
 FUNCTIONS = {
     "aten.linear.default": lambda x, weight, bias=None: x @ weight.T + (0 if bias is None else bias),
@@ -15,9 +14,6 @@ FUNCTIONS = {
 
 
 class NumpyBackend(Backend):
-    def supports(self, node):
-        return OPERATORS.supports(node)
-
     def compile(self, cluster, settings):
         return NumpyExecutable(cluster)
 
@@ -27,13 +23,10 @@ class NumpyExecutable(Executable):
         self.cluster = cluster
 
     def __call__(self, *inputs):
-        values, waiting = {}, iter(inputs)
-        for node in self.cluster.module.graph.nodes:
-            if node.op == "placeholder":
-                values[node] = next(waiting).numpy()
-            elif node.op == "get_attr":
-                values[node] = self.cluster.constants[node.target].numpy()
-            elif node.op == "call_function":
-                arguments = [values.get(argument, argument) for argument in node.args]
-                values[node] = FUNCTIONS[str(node.target)](*arguments, **node.kwargs)
+        values = dict(zip(self.cluster.module.graph.find_nodes(op="placeholder"), map(numpy.asarray, inputs), strict=True))
+        for node in self.cluster.module.graph.find_nodes(op="get_attr"):
+            values[node] = self.cluster.constants[node.target].numpy()
+        for node in self.cluster.nodes:
+            arguments = [values.get(argument, argument) for argument in node.args]
+            values[node] = FUNCTIONS[str(node.target)](*arguments, **node.kwargs)
         return [torch.from_numpy(numpy.array(values[node])) for node in self.cluster.module.graph.output_node().args[0]]
