@@ -14,7 +14,7 @@ import hub
 from hub.config.settings import Setting
 from hub.errors import OptionError
 from hub.plugin.backend import CompileSettings
-from hub.plugin.settings import checked
+from hub.plugin.settings import checked_settings
 from hub.testing.single import whole_cluster
 from plugin_triton.backend import create
 from plugin_triton.launch import Launcher
@@ -58,7 +58,7 @@ def test_a_setting_names_other_gpus(tmp_path: Path) -> None:
 def test_what_is_no_gpu_is_refused() -> None:
     """With the setting's name."""
     with pytest.raises(OptionError, match=r"triton\.targets"):
-        checked("triton", Settings, {"targets": Setting("cuda", "options")})
+        checked_settings("triton", Settings, {"targets": Setting("cuda", "options")})
 
 
 def test_the_program_before_and_after_fusion(tmp_path: Path) -> None:
