@@ -47,7 +47,7 @@ def read_plan(path: Path) -> KeptPlan:
     try:
         return KeptPlan(Plan.from_json(json.dumps(facts.get("plan"))), str(facts.get("made")))
     except PlanError as error:
-        return KeptPlan(problem=f"{path} is of no use: {error.message}")
+        return KeptPlan(problem=f"{path} is unusable: {error.message}")
 
 
 def write_plan(path: Path, plan: Plan) -> None:

@@ -160,7 +160,7 @@ class Builder:
             except InputRefused:
                 raise  # it concerns these values only; the executable is still good
             except PluginError as error:
-                message = f"the saved executable is of no use, compiled again: {error.message}"
+                message = f"the saved executable is unusable, compiled again: {error.message}"
                 self._note(message, Stage.LOAD, candidate)
                 self.store.discard(folder)
         return self._compiled_here(candidate, cluster, inputs)

@@ -78,7 +78,7 @@ def test_a_plan_of_another_format_is_put_aside(store: Store, change: Mapping[str
     path = kept(store, {**FACTS, **change})
     assert store.plan("key") is None
     (note,) = store.take_notes()
-    assert f"{path} is of no use" in note
+    assert f"{path} is unusable" in note
     assert next(iter(change)) in note
     assert not path.exists()
 

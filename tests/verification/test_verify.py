@@ -721,7 +721,7 @@ def test_attention_is_tried_with_as_many_keys_as_values_only() -> None:
 
 
 def test_exceptions_on_generated_inputs_pass_through(softmax: Case, faulty: Faulty) -> None:
-    """An executable that raises on usual numbers where eager does not is of no use."""
+    """An executable that raises on usual numbers where eager does not is unusable."""
 
     def crash(outputs: list[torch.Tensor], inputs: Sequence[Any]) -> None:
         if not bool(inputs[0].any()):
