@@ -17,7 +17,7 @@ from hub.bench.models import load_model
 from hub.frontend.compiled import CompiledGraph
 
 CALLS = 80
-MOST_POINTERS = 100_000
+MAX_POINTERS = 100_000
 """More tensors than any of these models has: with a lower limit, PyTorch falls back on the usual guards."""
 
 
@@ -32,7 +32,7 @@ def main() -> None:
         from torch._dynamo import config
 
         config.use_recursive_dict_tags_for_guards = True
-        config.max_saved_pointers_for_recursive_dict_tags_check = MOST_POINTERS
+        config.max_saved_pointers_for_recursive_dict_tags_check = MAX_POINTERS
     model = load_model(given.model)
     stamps: list[tuple[float, float]] = []
     kept: list[Any] = []

@@ -19,7 +19,7 @@ from hub.plugin import (
 if TYPE_CHECKING:
     from torch import fx
 
-MOST_TERMS = 1 << 16
+MAX_TERMS = 1 << 16
 """Length of the longest sum of products of 16-bit integers, plus a bias, that fits 48 bits for all values."""
 
 
@@ -76,7 +76,7 @@ def short_sums(node: fx.Node) -> str | None:
     shape = value_of(argument(node, "weight")).shape
     is_transposed = "transpose" in operator_name(node)
     terms = math.prod(shape[1:]) if not is_transposed else shape[0] * math.prod(shape[2:])
-    return None if terms <= MOST_TERMS else f"sums of {terms} products, at most {MOST_TERMS} in the 48-bit accumulator"
+    return None if terms <= MAX_TERMS else f"sums of {terms} products, at most {MAX_TERMS} in the 48-bit accumulator"
 
 
 def plain_ratio(node: fx.Node) -> str | None:

@@ -14,7 +14,7 @@ import torch
 
 from hub.plugin import ConstantsRefused
 
-MOST_FRACTION = 24
+MAX_FRACTION = 24
 """Largest number of fraction bits; tensors with all values below 2**-9 use it."""
 ACCUMULATOR_BITS = 48
 """Width of the multiply-accumulate units' sums: that of a DSP48 slice; the boards' FPGAs have thousands."""
@@ -55,7 +55,7 @@ def chosen(largest: float, bits: int, *, headroom: float, what: str) -> Format:
     if largest == 0:
         return Format(bits, bits // 2)
     for wanted in (largest * headroom, largest):
-        for fraction in range(MOST_FRACTION, -1, -1):
+        for fraction in range(MAX_FRACTION, -1, -1):
             found = Format(bits, fraction)
             if wanted <= found.limit:
                 return found

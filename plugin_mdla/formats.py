@@ -11,7 +11,7 @@ import torch
 
 from hub.plugin import ConstantsRefused
 
-from .fixed import ACCUMULATOR_BITS, MOST_FRACTION, Q8_8, Format, chosen
+from .fixed import ACCUMULATOR_BITS, MAX_FRACTION, Q8_8, Format, chosen
 from .program import Layer, Program
 from .settings import Settings
 
@@ -105,7 +105,7 @@ def _weight_format(layer: Layer, weight: torch.Tensor, source: Format, settings:
     bias = 0.0 if layer.bias is None else _largest(layer.bias)
     if not math.isfinite(bias):
         raise ConstantsRefused(f"the bias of {layer.kind} {layer.name} holds NaN or infinity", backend="mdla")
-    room = ACCUMULATOR_BITS - 2 - source.fraction - math.ceil(math.log2(bias)) if bias > 0 else MOST_FRACTION
+    room = ACCUMULATOR_BITS - 2 - source.fraction - math.ceil(math.log2(bias)) if bias > 0 else MAX_FRACTION
     return Format(found.bits, max(0, min(found.fraction, room)))
 
 

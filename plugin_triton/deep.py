@@ -15,7 +15,7 @@ TILE = 64
 """Assumed rows and columns of the result per program."""
 PART = 256
 """Least depth of a part that is worth a program."""
-MOST_PARTS = 64
+MAX_PARTS = 64
 
 
 def in_parts(product: Product, programs: int, made: Callable[[Product], Tensor]) -> Tensor:
@@ -29,7 +29,7 @@ def in_parts(product: Product, programs: int, made: Callable[[Product], Tensor])
     if not all(map(is_static, (*product.shape, depth))):
         return made(product)
     tiles = math.prod(lead) * math.ceil(rows / TILE) * math.ceil(columns / TILE)
-    most = min(MOST_PARTS, programs // max(tiles, 1), depth // PART)
+    most = min(MAX_PARTS, programs // max(tiles, 1), depth // PART)
     count = max((count for count in range(2, most + 1) if depth % count == 0), default=1)
     if count == 1 or tiles == 0:
         return made(product)

@@ -35,7 +35,7 @@ TILE = 64
 """Assumed rows and columns of the result per program: the smallest tile that rules choose for large products."""
 FEW = 2
 """Largest number of tiles that recompute an expensive function rather than read its result."""
-MOST_FUNCTIONS = 16
+MAX_FUNCTIONS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +203,7 @@ def within(index: Index, old: Sequence[Size], new: Sequence[Size]) -> Index | No
 
 def _pays(found: _Operand, across: Size) -> bool:
     """Return whether the functions are of inputs and weights only, and fusing them moves no more bytes."""
-    if not 0 < len(found.made) <= MOST_FUNCTIONS:
+    if not 0 < len(found.made) <= MAX_FUNCTIONS:
         return False
     if not all(isinstance(_root(leaf), Source) and _is_along(leaf, index, found.tensor) for leaf, index in found.leaves):
         return False

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from torch import fx
 
 
-LEAST_CAPABILITY = (7, 0)
+MIN_CAPABILITY = (7, 0)
 """Least compute capability of NVIDIA's GPUs, as PyTorch requires for Triton. Triton 3.9 compiles all templates for it."""
 
 
 def too_old(capability: tuple[int, int] | None) -> str | None:
     """Return why kernels are not compiled for a GPU of NVIDIA; None if they are, or if its capability is unknown."""
-    if capability is None or capability >= LEAST_CAPABILITY:
+    if capability is None or capability >= MIN_CAPABILITY:
         return None
-    found, least = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
+    found, least = (".".join(map(str, each)) for each in (capability, MIN_CAPABILITY))
     return f"a GPU of capability {found}, at least {least} for Triton"
 
 

@@ -205,3 +205,10 @@ def test_a_plugin_for_an_earlier_version_is_refused_with_where_things_are(instal
     assert f"built for plugin API {API_VERSION[0] - 1}, this hub has {API_VERSION[0]}.{API_VERSION[1]}" in reason
     assert "hub.support" in reason and MIGRATION in reason
     assert (Path(__file__).parent.parent / MIGRATION).exists()
+
+
+def test_a_misspelt_module_of_the_hub_is_no_earlier_version(install_plugin: Any) -> None:
+    """A new plugin with a mistake is told the mistake."""
+    install_plugin("faulty", "from hub.plugn import OperatorTable\n" + textwrap.dedent(PLUGIN.format(fault="")))
+    reason = next(item for item in hub.list_backends() if item.name == "faulty").reason
+    assert "hub.plugn" in reason and "plugin API" not in reason

@@ -13,7 +13,7 @@ from torch import nn
 
 import hub
 from hub.discovery.registry import registry
-from hub.frontend.compiled import MOST_BINDINGS, MOST_CHANGES
+from hub.frontend.compiled import MAX_BINDINGS, MAX_CHANGES
 from hub.plan import Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
@@ -240,16 +240,16 @@ def test_adapters_come_and_go(backend: str) -> None:
 
 def test_four_sets_of_weights_are_kept(plans_made: list[Plan]) -> None:
     """Four models of one class have executables of their own, built once each; with a fifth, weights become inputs."""
-    models, x = [Net() for _ in range(MOST_BINDINGS + 1)], torch.randn(4, 6)
+    models, x = [Net() for _ in range(MAX_BINDINGS + 1)], torch.randn(4, 6)
     calls = [compiled(model, "onnxruntime") for model in models]
     for _ in range(3):
         for model, call in zip(models[:-1], calls, strict=False):
             check(model, call, x)
-    assert len(plans_made) == MOST_BINDINGS == 4
+    assert len(plans_made) == MAX_BINDINGS == 4
     for _ in range(2):
         for model, call in zip(models, calls, strict=True):
             check(model, call, x)
-    assert len(plans_made) == MOST_BINDINGS + 1
+    assert len(plans_made) == MAX_BINDINGS + 1
     assert {plan.backends for plan in plans_made} == {("onnxruntime",)}
 
 
@@ -263,7 +263,7 @@ def test_after_three_changes_weights_are_inputs(plans_made: list[Plan]) -> None:
         counts.append(len(plans_made))
         _in_place(model)
     assert counts == [1, 2, 3, 4, 4, 4, 4]
-    assert MOST_CHANGES == 3
+    assert MAX_CHANGES == 3
     assert {plan.backends for plan in plans_made} == {("onnxruntime",)}
 
 

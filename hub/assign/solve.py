@@ -17,7 +17,7 @@ from hub.assign.problem import CLUSTER_TIE_S, Part, Problem, Solution
 
 LIMIT_S = 60.0
 """Seconds after which the best known choice is returned with its gap."""
-_LEAST_COLUMNS = 500
+_MIN_COLUMNS = 500
 """Minimum number of candidates per piece: setting up a program costs milliseconds, however small."""
 
 
@@ -92,7 +92,7 @@ def pieces(problem: Problem) -> tuple[Piece, ...]:
     start, reach, columns = 0, 0, list[int]()
     for index in order:
         nodes = problem.candidates[index].nodes
-        if nodes[0] >= reach and len(columns) >= _LEAST_COLUMNS:
+        if nodes[0] >= reach and len(columns) >= _MIN_COLUMNS:
             found.append(_piece(problem, start, nodes[0], columns))
             start, columns = nodes[0], []
         reach = max(reach, nodes[-1] + 1)

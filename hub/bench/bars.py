@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hub.bench.summary import AT_PAR, INDUCTOR, WAYS, Comparison, Compiling, Summary
 
-MOST_CLUSTERS = 12
+MAX_CLUSTERS = 12
 TUNED_SHARE = 0.95
 EXTRA_S = 15.0
 WARM_SHARE = 0.30
@@ -34,7 +34,7 @@ def bars(summary: Summary) -> tuple[Bar, ...]:
     return (
         *(bar for who in WAYS for bar in _speed_bars(who, summary)),
         *_compile_bars(list(summary.compiling.items())),
-        _all_of(f"at most {MOST_CLUSTERS} clusters", summary.clusters, lambda n: n <= MOST_CLUSTERS),
+        _all_of(f"at most {MAX_CLUSTERS} clusters", summary.clusters, lambda n: n <= MAX_CLUSTERS),
     )
 
 

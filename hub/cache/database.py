@@ -19,7 +19,7 @@ SCHEMA_VERSION = 3
 cheap."""
 BUSY_S = 10.0
 """Seconds to wait for another process's write; a write takes about 0.1 ms, so 16 processes never come near it."""
-MOST_ASIDE = 3
+MAX_ASIDE = 3
 """Most files to set aside; further ones replace the last, so that they cannot fill the disk."""
 
 _SCHEMA: Mapping[str, str] = {
@@ -201,7 +201,7 @@ def _create_private(path: Path) -> None:
 
 def _set_aside(path: Path) -> str:
     """Rename a file and its -wal and -shm, with the current time as their modification time; return the new name."""
-    names = [f"{path.name}.broken-{number}" for number in range(1, MOST_ASIDE + 1)]
+    names = [f"{path.name}.broken-{number}" for number in range(1, MAX_ASIDE + 1)]
     name = next((name for name in names if not path.with_name(name).exists()), names[-1])
     for suffix in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):

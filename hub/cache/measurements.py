@@ -21,7 +21,7 @@ from hub.plugin.entry import Entry
 from hub.process.modes import Modes
 from hub.report.numbers import count
 
-MOST_ROWS = 5
+MAX_ROWS = 5
 """Rows kept for one subject: enough that one noisy phase of the machine does not move the median."""
 _BATCH = 500
 """Keys in one query; SQLite allows 32,766 parameters."""
@@ -388,7 +388,7 @@ def _insert_measurement(connection: sqlite3.Connection, row: Sequence[Any]) -> N
         connection.execute(
             "DELETE FROM measurements WHERE key = ? AND id NOT IN "
             "(SELECT id FROM measurements WHERE key = ? ORDER BY id DESC LIMIT ?)",
-            (row[0], row[0], MOST_ROWS),
+            (row[0], row[0], MAX_ROWS),
         )
         _drop_oldest(connection, "measurements")
 

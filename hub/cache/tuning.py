@@ -17,7 +17,7 @@ from hub.cache.artifacts import folder_bytes
 FOLDER = "tuning"
 DAMAGED = ".damaged"
 """Part of the name of a kernel's folder that its plugin could not read and set aside."""
-MOST_BYTES = 1e9
+MAX_BYTES = 1e9
 """Most bytes of all kernels. A kernel with 1000 schedules has about 5 MB (TVM 0.27), so this suffices for hundreds of
 models."""
 
@@ -55,7 +55,7 @@ def list_tuned(root: Path) -> tuple[Tuned, ...]:
     return tuple(sorted(found, key=lambda tuned: (tuned.used, tuned.path.name)))
 
 
-def prune_tuned(root: Path, *, most_bytes: float = MOST_BYTES, aside_s: float) -> tuple[Tuned, ...]:
+def prune_tuned(root: Path, *, most_bytes: float = MAX_BYTES, aside_s: float) -> tuple[Tuned, ...]:
     """Remove folders that were set aside `aside_s` ago, and the least recently used ones until the rest fits.
 
     Return what was removed. Raises nothing.

@@ -18,7 +18,7 @@ from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, KeptImports, forget_faults, read_imports
 from hub.cache.measurements import MOST, Failure, Measurements
 from hub.cache.trust import distrust_root
-from hub.cache.tuning import MOST_BYTES, Tuned, clear_tuned, list_tuned
+from hub.cache.tuning import MAX_BYTES, Tuned, clear_tuned, list_tuned
 from hub.cache.upkeep import (
     Broken,
     Kept,
@@ -255,14 +255,14 @@ def _rows_facts(root: Path) -> dict[str, Any]:
 def _tuning_lines(root: Path) -> list[str]:
     """Return how much tuning has found and its size limit; nothing if there is none."""
     found = list_tuned(root)
-    return ["", f"tuning: {_tuned_text(found)} of at most {_size(MOST_BYTES)}"] if found else []
+    return ["", f"tuning: {_tuned_text(found)} of at most {_size(MAX_BYTES)}"] if found else []
 
 
 def _tuning_facts(root: Path) -> dict[str, Any]:
     found = list_tuned(root)
     kernels = {name: sum(one.backend == name and not one.is_aside for one in found) for name in _backends_of(found)}
     aside = [str(one.path) for one in found if one.is_aside]
-    return {"kernels": kernels, "nbytes": sum(one.nbytes for one in found), "limit_bytes": MOST_BYTES, "aside": aside}
+    return {"kernels": kernels, "nbytes": sum(one.nbytes for one in found), "limit_bytes": MAX_BYTES, "aside": aside}
 
 
 def _tuned_text(found: Sequence[Tuned]) -> str:

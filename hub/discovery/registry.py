@@ -33,6 +33,14 @@ from hub.process.state import HERE, kept_state, refusal_beside_threads, told_cha
 if TYPE_CHECKING:
     from hub.config.options import Options
 
+_MOVED = frozenset(
+    f"hub.{name}"
+    for name in (
+        "backend", "backend_settings", "canonical", "conditions", "cost", "dynamo", "fusion", "graph", "hookspecs",
+        "lowering", "options", "registry", "settings", "support",
+    )
+)  # fmt: skip
+"""Modules that plugins could import in version 1 of the contract, and that are elsewhere now."""
 MIGRATION = "docs/reference/plugin-api.md"
 """Page that tells plugin authors what moved between versions of the contract."""
 
@@ -210,7 +218,7 @@ def _status(info: BackendInfo) -> Support:
 def _fault_of(error: BaseException) -> str:
     """Return what a plugin's code raised; for code written for an earlier contract, say so."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
-    if name is None or name.partition(".")[0] != __name__.partition(".")[0]:
+    if name not in _MOVED:
         return text_of(error)
     major, minor = API_VERSION
     moved = f"there is no {name} any more, and {MIGRATION} says where things are"

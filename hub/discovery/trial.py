@@ -35,7 +35,7 @@ TRIAL_BYTES = 2 << 30
 """Bytes of memory that an import may use: PyTorch, which it should not even import, uses a quarter of that."""
 TRIAL_OUTPUT_BYTES = 1 << 20
 """Bytes that an import may print. Each worker imports the plugin again, and a worker that exceeds its limit is ended."""
-MOST_BACKENDS = 1000
+MAX_BACKENDS = 1000
 """Backends that one plugin may register: an endless iterator would never be exhausted."""
 
 _slow: dict[str, str] = {}
@@ -231,9 +231,9 @@ def _forget_output() -> None:
 def registered(module: Any) -> tuple[Any, ...]:
     """Return what a plugin's module registers. Raises ContractError if that is endless, and what the module raises."""
     infos: Iterable[Any] = module.hub_backends()
-    found = tuple(itertools.islice(infos, MOST_BACKENDS + 1))
-    if len(found) > MOST_BACKENDS:
-        raise ContractError(f"hub_backends() gave more than {MOST_BACKENDS} backends")
+    found = tuple(itertools.islice(infos, MAX_BACKENDS + 1))
+    if len(found) > MAX_BACKENDS:
+        raise ContractError(f"hub_backends() gave more than {MAX_BACKENDS} backends")
     return found
 
 

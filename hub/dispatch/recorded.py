@@ -18,7 +18,7 @@ from hub.plugin.table import elements, is_symbolic, value_of
 
 WARM_CALLS = 2
 """Calls before recording: the first ones compile kernels, create handles and set libraries up, which no graph may hold."""
-MOST_RECORDINGS = 3
+MAX_RECORDINGS = 3
 """Times that weights may move before recording is disabled."""
 
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -159,9 +159,9 @@ class Recorded:
         if self._recording is not None and places == self._places:
             return self._recording
         self._recording = None
-        if self._recordings == MOST_RECORDINGS:
+        if self._recordings == MAX_RECORDINGS:
             self._is_given_up = True
-            self._give_up(RuntimeError(f"its weights have moved {MOST_RECORDINGS} times"))
+            self._give_up(RuntimeError(f"its weights have moved {MAX_RECORDINGS} times"))
             return None
         self._recordings += 1
         inner = [value if position in self._weights else value.clone() for position, value in enumerate(args)]

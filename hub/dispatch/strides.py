@@ -1,4 +1,4 @@
-"""Gives an executable's outputs the strides of eager's outputs, if they differ."""
+"""Lay an executable's outputs out with the strides of eager's outputs, if they differ."""
 
 from __future__ import annotations
 

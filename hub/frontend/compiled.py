@@ -47,9 +47,9 @@ is_autocast_on = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPriv
 
 _warned_folders: set[str] = set()
 """Unusable cache folders that this process has warned about: every graph would repeat the warning."""
-MOST_BINDINGS = 4
+MAX_BINDINGS = 4
 """Maximum number of sets of weights with executables of their own: models of one class share a captured graph."""
-MOST_CHANGES = 3
+MAX_CHANGES = 3
 """Number of weight changes after which weights become inputs: recompiling at each optimizer step would never pay."""
 
 
@@ -232,7 +232,7 @@ class CompiledGraph:
                 return found
             self._drop_stale()
             binding = self._build(args)
-            self._bindings = [*self._bindings[-(MOST_BINDINGS - 1) :], binding]
+            self._bindings = [*self._bindings[-(MAX_BINDINGS - 1) :], binding]
             self._current = binding
             self._warn()  # last, because a user may have turned warnings into errors
             return binding
@@ -456,7 +456,7 @@ class CompiledGraph:
         """Return the graph with the weights whose changes can be noticed as constants; with none after many changes."""
         if not self.graph.weights:
             return self.graph
-        if self._changes >= MOST_CHANGES or len(self._bindings) >= MOST_BINDINGS:
+        if self._changes >= MAX_CHANGES or len(self._bindings) >= MAX_BINDINGS:
             return replace(self.graph, weights=())
         values = dict(zip((node.name for node in self.graph.placeholders), args, strict=True))
         return replace(self.graph, weights=tuple(name for name in self.graph.weights if can_guard(values[name])))

@@ -20,7 +20,7 @@ from hub.partition.structure import structure_digest
 from hub.plugin.graph import Graph, is_view
 from hub.plugin.table import operator_name, value_of
 
-MOST_HEAVY = 7
+MAX_HEAVY = 7
 """Most heavy operators in one block: attention has 5 (three products, attention, a product), with an MLP 7, an Inception
 block 7, a residual block of a ResNet 2 to 4. A larger piece is split further."""
 
@@ -107,7 +107,7 @@ def _parts(line: _Line, piece: _Piece) -> Sequence[_Piece]:
     width = _Width(line, piece, lives)
     for heavies, longest in groupby(lives, key=lambda life: life.heavies):
         parts = _with_heavy(line, width.pieces())
-        if _is_cut(line, parts) or total <= MOST_HEAVY or 2 * heavies < total:
+        if _is_cut(line, parts) or total <= MAX_HEAVY or 2 * heavies < total:
             break
         width.ignore(longest)
     parts = _with_heavy(line, width.pieces())

@@ -13,7 +13,7 @@ from hub.plugin.backend import CompileSettings
 
 MAX_FAST = 24
 """Number of pieces, the heaviest first, that are measured under `tune="fast"`."""
-LEAST_GAIN = 0.02
+MIN_GAIN = 0.02
 """Share of the best known cost that a piece must be able to save; less cannot be told from noise."""
 
 
@@ -63,4 +63,4 @@ def _could_save_s(
         # Learned intervals are symmetric in the logarithm: spread_s = run_s * sinh(width).
         lowest_s = max(lowest_s, guess.run_s * math.exp(-math.asinh(guess.spread_s / guess.run_s)))
     gain_s = known - lowest_s
-    return gain_s if gain_s > LEAST_GAIN * known else 0.0
+    return gain_s if gain_s > MIN_GAIN * known else 0.0

@@ -32,9 +32,9 @@ from hub.pricing.profile import Profile, boundary_s, mixing_s
 from hub.pricing.roofline import CALL_S, flops, only_accelerator, peaks, settle_peaks
 from hub.process.accelerators import is_accelerator
 
-MOST_REGIONS = 256
+MAX_REGIONS = 256
 """Number of regions beyond which adjacent ones are joined: every boundary costs, so more choices cannot pay."""
-LEAST_INNER, MOST_INNER = 0.5, 1.2
+MIN_INNER, MAX_INNER = 0.5, 1.2
 """Bounds on the ratio of a region's inner cost to its isolated cost; beyond them one of the two measurements is off."""
 MIX_S = 100e-6
 """Seconds to switch between thread pools if `hub doctor` has not measured it.
@@ -43,7 +43,7 @@ On 2 cores, 2026-11, 0 (ONNX Runtime and OpenVINO) to 250 us (OpenVINO after Ope
 """
 HOPE = 1.03
 """Factor over the best known plan beyond which a mix, by its prediction, is not worth timing."""
-_MOST_ROUTES = 64
+_MAX_ROUTES = 64
 """Number of cheapest routes from which mixes are chosen: routes adjacent in rank often differ by one light region."""
 
 
@@ -58,7 +58,7 @@ class Mixer:
 
         Learned costs are never used for mixes: of hundreds of combinations, the cheapest has the luckiest error.
         """
-        self._regions = coarsened(context.graph, regions(context.graph), MOST_REGIONS, cost=flops)
+        self._regions = coarsened(context.graph, regions(context.graph), MAX_REGIONS, cost=flops)
         self._settings = context.settings(spin=False)
         profile = settle_peaks(context.measurements, context.threads)
         self._call_s = profile.call_s
@@ -98,7 +98,7 @@ class Mixer:
         alone = self._prices_alone(self.sections(verdicts), eager_s)
         chain = self._chain(alone, self._whole_s(drafts, eager_s), self._calm_s(drafts, eager_s))
         found: list[Assignment] = []
-        for route in _diverse(k_best(chain, _MOST_ROUTES)):
+        for route in _diverse(k_best(chain, _MAX_ROUTES)):
             if route.cost_s <= HOPE * best_s:
                 found.append(assignment_by(verdicts, _by_node(self._regions_of(route)), self._context.options))
                 self._predicted_s.setdefault(found[-1].groups, route.cost_s)
@@ -275,7 +275,7 @@ def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Ma
     if backend not in whole_s or not all(backend in prices for prices in alone):
         return None
     total_s = sum(prices[backend] for prices in alone)
-    return min(MOST_INNER, max(LEAST_INNER, whole_s[backend] / total_s)) if total_s > 0 else None
+    return min(MAX_INNER, max(MIN_INNER, whole_s[backend] / total_s)) if total_s > 0 else None
 
 
 def _diverse(routes: Iterable[Route]) -> Iterable[Route]:

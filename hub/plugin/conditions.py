@@ -169,7 +169,7 @@ def _listed(values: Any) -> str:
     return ", ".join(map(str, values))
 
 
-MOST_STEPS = 64
+MAX_STEPS = 64
 """Largest number of LSTM steps that are unrolled: each step adds to the compile time."""
 
 
@@ -182,4 +182,4 @@ def unrollable_lstm(node: fx.Node) -> str | None:
     if len(shape) != 3:
         return f"input is {list(shape)}, three dims here"
     steps = shape[1] if argument(node, "batch_first") else shape[0]
-    return f"{steps} steps, at most {MOST_STEPS} here" if is_symbolic(steps) or steps > MOST_STEPS else None
+    return f"{steps} steps, at most {MAX_STEPS} here" if is_symbolic(steps) or steps > MAX_STEPS else None

@@ -28,7 +28,7 @@ from hub.process.accelerators import random_state, set_random_state
 from hub.process.environment import environment_now
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 """Most environment variables to name in a message."""
 
 
@@ -62,7 +62,7 @@ def _set_environment(wanted: dict[str, str]) -> None:
 
 def _changed_variables(before: dict[str, str], after: dict[str, str]) -> str:
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    return ", ".join(names[:_MOST_NAMES]) + (" ..." if len(names) > _MOST_NAMES else "")
+    return ", ".join(names[:_MAX_NAMES]) + (" ..." if len(names) > _MAX_NAMES else "")
 
 
 def _handlers() -> dict[signal.Signals, Any]:

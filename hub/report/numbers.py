@@ -37,7 +37,7 @@ def ratio(value: float, best: float) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: "1 node", "12 nodes", "2 entries"."""
-    several = f"{noun.removesuffix('y')}ies" if noun.endswith("ry") else f"{noun}s"
+    several = f"{noun[:-1]}ies" if noun[-1:] == "y" and noun[-2:-1] not in tuple("aeiou") else f"{noun}s"
     return f"{number} {noun if number == 1 else several}"
 
 

@@ -14,7 +14,7 @@ from hub.report import text
 from hub.report.picture import picture
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
-_MOST_PICTURED = 12
+_MAX_PICTURED = 12
 """Most clusters to draw: with more, a picture is longer than the table that follows it."""
 _EVENT_COLOURS = {"refused": "yellow", "failed": "red", "fallback": "red", "note": "dim"}
 
@@ -24,7 +24,7 @@ def plan_table(plan: Plan, width: int = 100) -> RenderableType:
     colours = backend_colours(plan)
     title, *facts = text.heading(plan)
     parts: list[RenderableType] = [_titled(title, facts)]
-    if 1 < len(plan.clusters) <= _MOST_PICTURED:
+    if 1 < len(plan.clusters) <= _MAX_PICTURED:
         parts.append(_picture(plan, colours, width))
     parts.append(coloured_table("clusters", text.CLUSTER_HEADERS, map(text.cluster_cells, plan.clusters), colours))
     parts += _listing("comes from", text.source_lines(plan), "dim") + _listing("why not", text.why_not_lines(plan), "dim")

@@ -13,9 +13,9 @@ from hub.toolkit.tensors import IN_MEMORY, Join, Pointwise, Take, Tensor, argume
 
 Placement = tuple[int | None, ...]
 """The loop that runs along each dim of a tensor; None for dims of size 1."""
-MOST_IN_A_CHAIN = 16
+MAX_IN_A_CHAIN = 16
 """Largest number of functions in a chain that is deferred."""
-MOST_REPEATED = 4
+MAX_REPEATED = 4
 """Largest number of functions that are recomputed, for another reader or another row."""
 
 
@@ -73,11 +73,11 @@ def may_wait(tensor: Tensor, waiting: Waiting) -> bool:
         return False
     functions = _functions(tensor, waiting)
     if not sources:  # of numbers alone, such as a symbolic size
-        return functions <= MOST_REPEATED and not _is_expensive(tensor, waiting)
+        return functions <= MAX_REPEATED and not _is_expensive(tensor, waiting)
     if waiting.readers.get(tensor, 0) <= 1:
-        return functions <= MOST_IN_A_CHAIN
+        return functions <= MAX_IN_A_CHAIN
     whole = [source for source in sources if source.shape == tensor.shape]
-    return functions <= MOST_REPEATED and len(whole) <= 1 and not _is_expensive(tensor, waiting)
+    return functions <= MAX_REPEATED and len(whole) <= 1 and not _is_expensive(tensor, waiting)
 
 
 def _functions(tensor: Tensor, waiting: Waiting) -> int:
@@ -95,7 +95,7 @@ def fits_in(source: Tensor, index: Index | None, reader: Tensor, waiting: Waitin
     if index is None or not _is_plain(index, source, reader):
         return False
     is_repeated = product(source.shape) != product(space_of(reader))
-    if is_repeated and (waiting.functions[source] > MOST_REPEATED or _is_expensive(source, waiting)):
+    if is_repeated and (waiting.functions[source] > MAX_REPEATED or _is_expensive(source, waiting)):
         return False
     return all(fits_in(each, inner, source, waiting) for each, inner in reads(source) if each in waiting)
 

@@ -11,16 +11,16 @@ from hub.toolkit.functions import TRANSCENDENTAL
 from hub.toolkit.sizes import Size, is_static, plus, product
 from hub.toolkit.tensors import COMPUTED, Iota, Join, Pointwise, Reduce, Reshape, Take, Tensor, View
 
-MOST_FUNCTIONS = 16
+MAX_FUNCTIONS = 16
 """Largest number of functions that are recomputed behind a view."""
-MOST_REPEATS = 4
+MAX_REPEATS = 4
 """Largest number of times an element is computed, as for overlapping windows; expensive functions only once."""
-MOST_PIECES = 8
+MAX_PIECES = 8
 
 
 def seam_dim(join: Join) -> int | None:
     """Return the dim along which pieces lie one after the other without gaps; None if there is no such dim."""
-    if join.fill is not None or not 1 < len(join.pieces) <= MOST_PIECES:
+    if join.fill is not None or not 1 < len(join.pieces) <= MAX_PIECES:
         return None
     dims = {dim for _, offsets in join.pieces for dim, offset in enumerate(offsets) if offset != 0}
     if len(dims) != 1:
@@ -45,7 +45,7 @@ def seams_of(dim: int, joins: Sequence[Join]) -> list[tuple[Size, Size]] | None:
         return None
     ends = sorted(starts | {joins[0].shape[dim]})
     found: list[tuple[Size, Size]] = [(start, end - start) for start, end in pairwise(ends)]
-    return found if len(found) <= MOST_PIECES else None
+    return found if len(found) <= MAX_PIECES else None
 
 
 def is_moved(source: Tensor, tensor: View) -> bool:
@@ -62,7 +62,7 @@ def is_moved(source: Tensor, tensor: View) -> bool:
     if not all(map(is_static, counts)):
         used = [variable for part in tensor.index for variable, _ in part.terms]
         return sorted(used) == [dim for dim, size in enumerate(tensor.shape) if size != 1]
-    most = 1 if functions.intersection(TRANSCENDENTAL) else MOST_REPEATS
+    most = 1 if functions.intersection(TRANSCENDENTAL) else MAX_REPEATS
     return counts[1] <= most * counts[0]
 
 
@@ -98,7 +98,7 @@ def _functions_of(tensor: Tensor) -> set[str] | None:
             stack.extend(each.arguments)
         elif isinstance(each, View):
             stack.append(each.source)
-        if len(found) > MOST_FUNCTIONS:
+        if len(found) > MAX_FUNCTIONS:
             return None
     return set(found.values())
 

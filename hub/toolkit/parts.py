@@ -12,14 +12,14 @@ from hub.toolkit.movable import changes_rows
 from hub.toolkit.sizes import Size, is_static, product
 from hub.toolkit.tensors import Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 PART = 4096
 """Number of elements from which a part is worth a task."""
 
 SHORTEST_ROW = 64
 """Number of elements from which a row of known length is worth a result of its own."""
 
-MOST_REPEATED = 4
+MAX_REPEATED = 4
 """Largest number of cheap functions that may be computed twice if others also read their values."""
 
 Readers = Mapping[Tensor, frozenset[Tensor | None]]
@@ -91,7 +91,7 @@ def by_rows(tensor: Reduce, threads: int) -> Tensor | None:
 
 def _count(size: int, elements: int) -> int:
     """Return the largest number of equal parts that are each worth a task."""
-    counts = (count for count in range(2, MOST_PARTS + 1) if size % count == 0 and elements // count >= PART)
+    counts = (count for count in range(2, MAX_PARTS + 1) if size % count == 0 and elements // count >= PART)
     return max(counts, default=1)
 
 
@@ -108,4 +108,4 @@ def may_be_cut(tensor: Reduce, readers: Readers) -> bool:
     if all(readers[each] <= behind | {tensor} for each in functions):
         return True
     names = [each.function if isinstance(each, Pointwise) else "take" for each in functions]
-    return len(names) <= MOST_REPEATED and not set(names).intersection(TRANSCENDENTAL)
+    return len(names) <= MAX_REPEATED and not set(names).intersection(TRANSCENDENTAL)

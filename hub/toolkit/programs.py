@@ -13,7 +13,7 @@ from hub.plugin.graph import Cluster, TensorSpec
 from hub.toolkit.arguments import Sizes
 from hub.toolkit.open_sizes import condition_of
 
-MOST_SIZES = 16
+MAX_SIZES = 16
 """Largest number of programs in one executable; a call with further sizes runs in eager."""
 ProgramT = TypeVar("ProgramT")
 
@@ -68,8 +68,8 @@ class Programs(Generic[ProgramT]):
         with self._lock:
             if (found := self._found.get(sizes)) is not None:
                 return found
-            if len(self._found) >= MOST_SIZES:
-                raise InputRefused(f"sizes {list(sizes)} beyond the {MOST_SIZES} combinations that are compiled for")
+            if len(self._found) >= MAX_SIZES:
+                raise InputRefused(f"sizes {list(sizes)} beyond the {MAX_SIZES} combinations that are compiled for")
             try:
                 program = self._build(sizes)
             except CompileError as error:

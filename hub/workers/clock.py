@@ -14,7 +14,7 @@ COMPILE_SHARE = 0.65
 """Share of the budget after which nothing is compiled any more: the rest is for timing, which decides."""
 LAST_SHARE = 0.9
 """The same share for variants of the winner of the first round of timing."""
-MOST_PATIENCE = 3.0
+MAX_PATIENCE = 3.0
 """Multiple of the budget that the most promising backends may take if others are ready before them."""
 
 
@@ -55,7 +55,7 @@ class Clock:
 
     def compile_until(self, backend: str) -> float:
         """Return the time at which a backend's last compilation must be ready; infinite before the budget has begun."""
-        share = MOST_PATIENCE if backend in self._awaited else self._compile_share
+        share = MAX_PATIENCE if backend in self._awaited else self._compile_share
         return self._share_ends_s(share)
 
     def begin_last_compilations(self) -> None:

@@ -24,7 +24,7 @@ from hub.workers.forkserver import ForkServer
 from hub.workers.limits import Limits
 
 MODULE = "hub.workers.worker"
-MOST_RESTING = 4
+MAX_RESTING = 4
 """Maximum number of idle workers kept for later sessions: each holds about 300 MB."""
 REST_S = 60.0
 """Seconds without a request after which an idle worker ends by itself."""
@@ -127,7 +127,7 @@ class Pool:
             return
         with self._lock:
             self._resting.append(_Resting(home, _surroundings(), worker))
-            surplus = [self._resting.pop(0) for _ in range(len(self._resting) - MOST_RESTING)]
+            surplus = [self._resting.pop(0) for _ in range(len(self._resting) - MAX_RESTING)]
         for item in surplus:
             item.worker.kill()
 

@@ -38,7 +38,7 @@ RULES: Mapping[str, Rule] = {
 }
 """Name of an operation -> rule."""
 RETURNS = ("func.return", "return", "shape.assuming_yield", "stablehlo.return")
-MOST_EQUALITIES = 1000
+MAX_EQUALITIES = 1000
 """Maximum number of equalities found between sizes; more count as a fault of the reader."""
 
 
@@ -73,7 +73,7 @@ def read(text: str, *, enable_amp: bool = False) -> HloProgram:
         module = parsed(text, context)  # kept alive: it owns the operations
         function = _entry(module)
         equal: dict[Any, Size] = {}
-        for _ in range(MOST_EQUALITIES):
+        for _ in range(MAX_EQUALITIES):
             try:
                 return _Reader(function, equal, enable_amp=enable_amp).program()
             except UnequalSizesError as error:

@@ -16,7 +16,7 @@ from .elements import Elements
 from .memory import read, read_key
 from .writer import Value
 
-MOST_MEMBERS = 12
+MAX_MEMBERS = 12
 """Maximum number of functions in a group with a tile: they are written once for each column of it."""
 TURNED = ("f32", "i32")
 
@@ -31,7 +31,7 @@ class Tile:
 
 def tile_of(group: Group, nest: Nest, lanes: int) -> Tile | None:
     """Return the tile for a group's transposed reads; None if there are none, or if they are along several loops."""
-    if group.reduced or len(group.members) > MOST_MEMBERS:
+    if group.reduced or len(group.members) > MAX_MEMBERS:
         return None
     apart = tuple(
         dict.fromkeys((tensor, place) for tensor, place in _reads(group) if place.factor(nest.lane) not in (0, 1))

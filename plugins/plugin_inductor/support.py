@@ -38,7 +38,7 @@ DTYPES = (
     "bool",
 )
 
-LEAST_CAPABILITY = 7
+MIN_CAPABILITY = 7
 """Least major compute capability of a CUDA GPU: `torch.utils._triton.has_triton`."""
 
 DECOMPOSED = ("aten", "prims")
@@ -184,8 +184,8 @@ def _device_refusal(node: fx.Node) -> str | None:
     for device in dict.fromkeys(tensor.device for tensor in tensors_of(node)):
         if device.type != "cpu" and importlib.util.find_spec("triton") is None:
             return f"on {device.type}, where Inductor needs Triton: install triton"
-        if device.type == "cuda" and (capability := _capability(device)) and capability[0] < LEAST_CAPABILITY:
-            return f"on a GPU of capability {'.'.join(map(str, capability))}, at least {LEAST_CAPABILITY}.0 for Triton"
+        if device.type == "cuda" and (capability := _capability(device)) and capability[0] < MIN_CAPABILITY:
+            return f"on a GPU of capability {'.'.join(map(str, capability))}, at least {MIN_CAPABILITY}.0 for Triton"
     return None
 
 

@@ -27,11 +27,11 @@ from hub.toolkit.tensors import (
 )
 from plugin_tvm.functions import COSTLY
 
-MOST_REPEATED = 12
+MAX_REPEATED = 12
 """Largest number of functions that are computed once for each of several readers."""
-MOST_AGAIN = 1 << 15
+MAX_AGAIN = 1 << 15
 """Largest number of repeated function evaluations over all elements: about the cost of a separate kernel."""
-MOST_IN_PLACE = 120
+MAX_IN_PLACE = 120
 """Largest number of functions in one kernel: TVM represents expressions as trees, which it walks in every pass."""
 
 
@@ -85,15 +85,15 @@ class _Kept:
             return False
         if tensor.dtype == "bf16" and getattr(tensor, "function", "") != "copy":
             return True
-        if self.functions[tensor] > MOST_IN_PLACE:
+        if self.functions[tensor] > MAX_IN_PLACE:
             return True
         readers = self.readers.get(tensor, ())
         is_read_again = len(readers) > 1 or any(_count(reader) != _count(tensor) for reader in readers)
         if is_read_again and self.is_costly[tensor]:
             return True
-        if self._again(tensor, readers) > MOST_AGAIN:
+        if self._again(tensor, readers) > MAX_AGAIN:
             return True
-        return len(readers) > 1 and self.functions[tensor] > MOST_REPEATED
+        return len(readers) > 1 and self.functions[tensor] > MAX_REPEATED
 
     def _again(self, tensor: Tensor, readers: Sequence[Tensor]) -> int:
         """Return the number of functions and conditions that readers would recompute for elements, such as in windows."""

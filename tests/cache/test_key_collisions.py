@@ -55,7 +55,7 @@ DTYPES = {
 }
 NUMBER, FLOAT = 1, 2
 """Ranks of dtypes above those of booleans."""
-LEAST_RANK = {"sub": NUMBER, "relu": NUMBER, "neg": NUMBER, "clamp": NUMBER, "slope": FLOAT, "softmax": FLOAT}
+MIN_RANK = {"sub": NUMBER, "relu": NUMBER, "neg": NUMBER, "clamp": NUMBER, "slope": FLOAT, "softmax": FLOAT}
 
 # One of each group at most may be known, and of the first two groups not both: then none of them follows from others.
 BOUNDS = (("{0} <= 100", ("n",)), ("{0} <= 50", ("n",)), ("{0} <= 100", ("m",)))
@@ -136,7 +136,7 @@ def typed(calls: Sequence[Any]) -> bool:
         ranks = [rank(dtype) for dtype, _ in sources]
         shape = broadcast([shape for _, shape in sources])
         is_exact = not any(isinstance(value, float) for value in attributes)
-        if shape is None or min(ranks) < LEAST_RANK.get(operator, 0) or (max(ranks) < FLOAT and not is_exact):
+        if shape is None or min(ranks) < MIN_RANK.get(operator, 0) or (max(ranks) < FLOAT and not is_exact):
             return False
         found.append((dtype_of(operator, [dtype for dtype, _ in sources]), shape_of(operator, shape, attributes)))
     return True

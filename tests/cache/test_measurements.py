@@ -17,7 +17,7 @@ from hub.cache import database
 from hub.cache import measurements as measurements_module
 from hub.cache.database import DATABASE, choices_state
 from hub.cache.measurements import (
-    MOST_ROWS,
+    MAX_ROWS,
     Choice,
     Failure,
     Measurement,
@@ -107,7 +107,7 @@ def test_the_latest_rows_of_a_subject_are_kept(tmp_path: Path) -> None:
     kept = opened(tmp_path)
     for run_s in range(1, 10):
         kept.keep(measurement(float(run_s)))
-    assert kept.count() == MOST_ROWS
+    assert kept.count() == MAX_ROWS
     found = kept.find(SUBJECT)
     assert found is not None
     assert found.cost.run_s == 7.0

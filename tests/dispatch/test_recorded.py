@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 
 import hub
 from hub.capture.inference import capture_inference
-from hub.dispatch.recorded import MOST_RECORDINGS, WARM_CALLS, CudaRecorder, Recorded, Recording, Run, unrecordable
+from hub.dispatch.recorded import MAX_RECORDINGS, WARM_CALLS, CudaRecorder, Recorded, Recording, Run, unrecordable
 from hub.errors import HubError
 from hub.plugin.graph import Graph
 
@@ -90,11 +90,11 @@ def test_weights_are_read_where_they_lie() -> None:
     weight.mul_(2.0)
     call(run, weight)
     assert player.recorded == 1
-    moved = [torch.randn(3) for _ in range(MOST_RECORDINGS)]
+    moved = [torch.randn(3) for _ in range(MAX_RECORDINGS)]
     for each in moved:
         call(run, each)
         call(run, each)
-    assert player.recorded == MOST_RECORDINGS
+    assert player.recorded == MAX_RECORDINGS
     assert "weights have moved" in str(told[0])
     assert len(told) == 1
 

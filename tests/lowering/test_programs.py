@@ -47,7 +47,7 @@ def test_a_program_is_built_once_for_each_combination_of_sizes() -> None:
 
 def test_no_more_programs_are_built_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further sizes run in eager; those known are served still."""
-    monkeypatch.setattr(programs_module, "MOST_SIZES", 1)
+    monkeypatch.setattr(programs_module, "MAX_SIZES", 1)
     cluster, found = programs(lambda sizes: "further")
     with pytest.raises(InputRefused, match="1 combinations"):
         found.of(given(cluster, 5, 3))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tests.opdb.findings import Examination
 
-LEAST_PART = 0.25
+MIN_PART = 0.25
 """Operators that backends run for each call, over many operators."""
 ENOUGH_CALLS, ENOUGH_OPERATORS = 200, 50
 """How much has to have run for that to mean anything: of few operators, backends may support none."""
@@ -16,7 +16,7 @@ ENOUGH_CALLS, ENOUGH_OPERATORS = 200, 50
 class Tally:
     """Counts over many examinations."""
 
-    def __init__(self, least_part: float = LEAST_PART, *, backends: Sequence[str] = ()) -> None:
+    def __init__(self, least_part: float = MIN_PART, *, backends: Sequence[str] = ()) -> None:
         """Require that each of `backends` runs an operator. With `least_part` 0, that is enough."""
         self.least_part = least_part
         self.backends = tuple(backends)

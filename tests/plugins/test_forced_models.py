@@ -7,9 +7,9 @@ import torch
 
 from benchmarks.forced import BACKENDS, MODELS, difference, forced, row_of
 
-MOST_LEFT = 0.02
+MAX_LEFT = 0.02
 """Share of a model's nodes that may run in eager."""
-MOST_OFF = 1e-5
+MAX_OFF = 1e-5
 """Largest difference from eager, relative to the largest value: 80 roundings of float32, which products and norms of two
 layers add up to; what is dropped or wrong is off by 1e-3 and more."""
 NEEDED = {"tvm": "tvm", "xla": "jaxlib", "iree": "iree.compiler"}
@@ -25,10 +25,10 @@ def test_a_forced_backend_takes_nearly_all_of_a_model(backend: str, model: str) 
     pytest.importorskip(NEEDED[backend])
     found = forced(model, backend, small=True)
     assert found.taken > 0
-    assert found.left_share <= MOST_LEFT, found
+    assert found.left_share <= MAX_LEFT, found
     assert bool(found.reasons) == bool(found.left), found
     assert found.problems == ()
-    assert found.difference < MOST_OFF
+    assert found.difference < MAX_OFF
 
 
 def test_nodes_left_to_eager_are_told_with_the_reason() -> None:

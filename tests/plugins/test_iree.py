@@ -312,7 +312,7 @@ def _each(x: torch.Tensor) -> torch.Tensor:
 
 def test_sizes_beyond_the_limit_run_in_eager(backend: Iree, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more programs are compiled than the limit; sizes known by then are served still."""
-    monkeypatch.setattr(programs_module, "MOST_SIZES", 2)
+    monkeypatch.setattr(programs_module, "MAX_SIZES", 2)
     cluster, executable = compiled(backend, _each, torch.randn(4, 3), dynamic=True)
     executable(*sized(cluster, torch.ones(5, 3)))
     further = sized(cluster, torch.ones(6, 3))

@@ -401,7 +401,7 @@ def test_one_executable_serves_every_size(backend: Xla) -> None:
 
 def test_sizes_beyond_the_limit_run_in_eager(backend: Xla, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more programs are compiled than the limit; sizes known by then are served still."""
-    monkeypatch.setattr(programs, "MOST_SIZES", 2)
+    monkeypatch.setattr(programs, "MAX_SIZES", 2)
     cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
     executable(*sized(cluster, torch.ones(5, 3)))
     further = sized(cluster, torch.ones(6, 3))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hub.workers.clock import COMPILE_SHARE, EXPLORE_SHARE, MOST_PATIENCE, Clock
+from hub.workers.clock import COMPILE_SHARE, EXPLORE_SHARE, MAX_PATIENCE, Clock
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_what_may_be_the_fastest_is_waited_for(go_to: Callable[[float], None]) -
     go_to(10.0 * COMPILE_SHARE + 0.01)
     assert not clock.may_start("quick", is_needed=True)
     assert clock.may_start("slow", is_needed=True)
-    go_to(10.0 * MOST_PATIENCE + 0.01)
+    go_to(10.0 * MAX_PATIENCE + 0.01)
     assert not clock.may_start("slow", is_needed=True)
     go_to(10.0 * COMPILE_SHARE + 0.01)
     clock.arrived("quick")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hub.workers.limits import Limits
-from hub.workers.pool import MOST_RESTING, Pool
+from hub.workers.pool import MAX_RESTING, Pool
 
 LIMITS = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_000)
 
@@ -104,10 +104,10 @@ def test_a_worker_that_died_is_not_lent(pool: Pool) -> None:
 
 def test_only_some_rest(pool: Pool) -> None:
     """More than a few workers are not kept: each holds memory."""
-    workers = [pool.lend(str(number), LIMITS) for number in range(MOST_RESTING + 1)]
+    workers = [pool.lend(str(number), LIMITS) for number in range(MAX_RESTING + 1)]
     for number, worker in enumerate(workers):
         pool.take_back(str(number), worker)
-    assert [worker.is_alive for worker in workers] == [False, *[True] * MOST_RESTING]
+    assert [worker.is_alive for worker in workers] == [False, *[True] * MAX_RESTING]
     pool.close()
     assert not any(worker.is_alive for worker in workers)
 

@@ -21,7 +21,7 @@ KILLED, INTERRUPTED = "killed while compiling", "Ctrl-C while compiling"
 SUBJECTS = ("a broken compilation",)
 _PART = 0.3
 """Share of an examination's time that one child may take."""
-_LEAST_S = 0.02
+_MIN_S = 0.02
 """Shortest wait; a shorter one would end before the child compiles."""
 _SEED = 1
 """Seed of the weights. Compilation with the same weights is broken off and then repeated: half-written files are theirs."""
@@ -32,7 +32,7 @@ def examine(target: Target, subject: str) -> tuple[Finding, ...]:
     program = target.main
     if program is None:
         return (not_applicable("interruption", subject, "no program works"),)
-    wait_s = max(_LEAST_S, 0.5 * _compile_s(target, program))
+    wait_s = max(_MIN_S, 0.5 * _compile_s(target, program))
     with tempfile.TemporaryDirectory(prefix="hub-interruption-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _kill_one(target, program, folder, wait_s)

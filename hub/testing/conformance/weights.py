@@ -12,7 +12,7 @@ from hub.testing.conformance.programs import Program
 from hub.testing.conformance.target import Target
 
 SUBJECTS = ("changed weights",)
-_LEAST_SHARE = 0.5
+_MIN_SHARE = 0.5
 """Share of the difference between eager's results that must be visible: apart from rounding, it is all of it."""
 
 
@@ -36,9 +36,9 @@ def _problems(target: Target, program: Program) -> Iterator[str]:
     one = target.compile(first)
     before = [output.clone() for output in run(one, first, inputs)]
     other = target.compile(second)
-    if distance(run(other, second, inputs), before) < _LEAST_SHARE * wanted:
+    if distance(run(other, second, inputs), before) < _MIN_SHARE * wanted:
         yield f"{program.name}: compiled again with other weights, it gives the results of the first ones"
-    if distance(run(one, first, inputs), before) > _LEAST_SHARE * wanted:
+    if distance(run(one, first, inputs), before) > _MIN_SHARE * wanted:
         yield f"{program.name}: once it was compiled with other weights, the first executable gives other results"
 
 
