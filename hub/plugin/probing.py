@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hub.errors import HubError
 from hub.plugin.backend import Backend, CompileSettings
@@ -40,8 +41,9 @@ def addition(device: torch.device) -> Cluster:
     value = graph.placeholder("x")
     total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))
     graph.output((total,))
-    for node in (value, total):
-        node.meta["val"] = torch.empty(2, device="meta")
+    with FakeTensorMode():  # on that device: a table of a GPU's operators refuses values of any other
+        for node in (value, total):
+            node.meta["val"] = torch.empty(2, device=device)
     spec = TensorSpec((2,), (1,), torch.float32, device)
     module = fx.GraphModule(torch.nn.Module(), graph)
     return Cluster("probe", module, (total.name,), ("x",), (total.name,), (spec,), (spec,))
