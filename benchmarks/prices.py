@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hub.partition.group import EAGER
-from hub.pricing.compile_times import Compiled, CompileTimes
+from hub.pricing.compile_times import Compiled, CompileTimes, weighed
 from hub.pricing.learned import LearnedPrices
 from hub.pricing.roofline import COMPILED_EFFICIENCY
 from hub.pricing.shipped import TABLE, Row, Table, bound_s, read_table
@@ -113,7 +113,10 @@ def chosen(found: Sequence[Predicted]) -> Iterator[dict[str, Any]]:
         expected_s[EAGER] = measured_s[EAGER]  # planning measures eager first
         if len(plans) < 2:
             continue
-        best, choice = min(measured_s, key=measured_s.__getitem__), min(expected_s, key=expected_s.__getitem__)
+        weighed_s = {
+            name: weighed(expected_s[name], 0.0 if name == EAGER else one.compile_s) for name, one in plans.items()
+        }
+        best, choice = min(measured_s, key=measured_s.__getitem__), min(weighed_s, key=weighed_s.__getitem__)
         order = sorted((name for name in plans if name != EAGER), key=expected_s.__getitem__)
         yield {
             "model": model,

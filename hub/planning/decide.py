@@ -17,6 +17,7 @@ from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.plugin.cost import Cost
+from hub.pricing.compile_times import weighed
 from hub.pricing.roofline import settle_accelerators, settle_peaks
 
 MAX_MIXES = 2
@@ -87,7 +88,7 @@ def _predicted(
             total_s.setdefault(draft, book.total_s(draft, eager_s) if known_s is None else known_s)
         drafts = list(total_s)
         search = mixer.search(verdicts, n_compiled=0, n_timed=0)
-    best = min(drafts, key=lambda draft: (total_s[draft], len(draft.assignment.clusters)))
+    best = min(drafts, key=lambda draft: (_weighed(draft, total_s[draft], book), len(draft.assignment.clusters)))
     costs = book.all_costs((*drafts, best))
     return Decision(
         assignment=best.assignment,
@@ -101,6 +102,13 @@ def _predicted(
         events=tuple(book.events),
         verdicts=verdicts,
     )
+
+
+def _weighed(draft: Draft, run_s: float, book: PriceBook) -> float:
+    """Return the seconds that a plan counts with: a prediction is not exact enough to justify any time of compilation."""
+    if _is_measured(draft, book):
+        return run_s
+    return weighed(run_s, sum(book.compile_s(found, draft.settings) for found in draft.assignment.clusters))
 
 
 def _is_measured(draft: Draft, book: PriceBook) -> bool:

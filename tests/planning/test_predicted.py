@@ -16,7 +16,9 @@ from hub.partition.group import Group
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.mixes import Mixer
+from hub.planning.pricebook import PriceBook
 from hub.plugin.backend import Proposal
+from hub.plugin.cost import Cost
 from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
 
@@ -88,6 +90,35 @@ def test_measured_whole_beats_estimates(set_stage: Callable[..., Any], estimate_
     stage.slow_eager()
     stage.price_whole("one", 5 * MS)
     stage.price_whole("two", 6 * MS)
+    assert predicted(stage).assignment.backends == ("one",)
+
+
+def compile_times(stage: Any, **seconds: float) -> None:
+    """Set the expected seconds of compilation, by backend."""
+    stage.monkeypatch.setattr(PriceBook, "compile_s", lambda _, found, __: seconds[found.backend])
+
+
+@pytest.mark.parametrize(("slower", "winner"), [(1.05, "two"), (1.5, "one")])
+def test_a_prediction_does_not_justify_any_time_of_compilation(
+    set_stage: Callable[..., Any], slower: float, winner: str
+) -> None:
+    """A few percent, which predictions are off by, are not worth a minute; half as much again is."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    stage.slow_eager()
+    compile_times(stage, one=60.0, two=1.0)
+    times_s = {"one": 10 * MS, "two": slower * 10 * MS}
+    learned = {name: Cost(run_s, 0.0, 0, "learned", "set by a test") for name, run_s in times_s.items()}
+    stage.monkeypatch.setattr(PriceBook, "guess", lambda _, found, __: learned[found.backend])
+    assert predicted(stage).assignment.backends == (winner,)
+
+
+def test_measured_times_decide_whatever_compilation_takes(set_stage: Callable[..., Any]) -> None:
+    """What was measured is known, and what was measured is compiled already."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    stage.slow_eager()
+    compile_times(stage, one=600.0, two=1.0)
+    stage.price_whole("one", 5.0 * MS)
+    stage.price_whole("two", 5.5 * MS)
     assert predicted(stage).assignment.backends == ("one",)
 
 
