@@ -401,14 +401,20 @@ class Flagged(nn.Module):
 
 
 def test_an_attribute_of_an_ordered_dict_is_watched() -> None:
-    """Hooks lie in many OrderedDicts, whose attributes are not read; if a model reads one, it counts."""
+    """Hooks lie in many OrderedDicts, whose attributes are not read; if a model reads one, it counts.
+
+    From PyTorch 2.15 on Dynamo cannot read it: it runs such a model in parts, and keeps its calls.
+    """
     model = Flagged().eval()
+    is_one_graph = torch._dynamo.explain(model)(X).graph_break_count == 0
+    torch.compiler.reset()
     call = compiled(model)
     with torch.no_grad():
         for is_positive in (True, False, True):
             model.settings.is_positive = is_positive
             agree(call, model)
-            assert settles(call, X)
+            assert settles(call, X) == is_one_graph
+    assert is_one_graph or "Python runs between its graphs" in program_of(call).why_dynamo
 
 
 def test_weights_made_in_inference_mode_are_right_when_written_to() -> None:
