@@ -154,7 +154,7 @@ def _for_body(options: Options, graph: Graph) -> Options:
         return options
     try:
         known = [plan.graph_digest for plan in read_plans(options.plan)]
-    except PlanError:
+    except (OptionError, PlanError):
         return options  # the first call raises the error
     return options if graph.digest in known else options.model_copy(update={"plan": None})
 

@@ -183,7 +183,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         return (), cast("Mapping[str, Any]", inputs)
     if not isinstance(inputs, (tuple, list)):
         raise OptionError(
-            f"example_inputs holds a {type(inputs).__name__}, a tuple of arguments or a dict expected",
+            f"example_inputs is a {type(inputs).__name__}, not a tuple of arguments or a dict",
             hint="for one call model(x) write example_inputs=[(x,)]",
         )
     return tuple(cast("Sequence[Any]", inputs)), {}
