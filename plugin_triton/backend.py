@@ -98,7 +98,7 @@ class Triton(Backend):
         """Time the kernels of a model with several block sizes; the best ones of each kernel are kept immediately."""
         devices = {device_of(cluster) for cluster in clusters}
         if not clusters or torch.device("cpu") in devices:
-            return "nothing to time: the interpreter is no GPU" if clusters else "nothing to time"
+            return "nothing to time: the interpreter is not a GPU" if clusters else "nothing to time"
         kept, note = Measurements.open(self._own.cache_folder)
         device = device_of(clusters[0])
         precision = precision_of(device, settings.accuracy)

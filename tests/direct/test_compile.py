@@ -475,7 +475,7 @@ def test_explanations_say_how_calls_go() -> None:
     assert "go through Dynamo: it has not been called often enough" in str(before)
     assert settles(direct, X)
     assert not settles(keeper, X)
-    assert "leave Dynamo out" in str(hub.explain(direct, X, options=OPTIONS)[0])
+    assert "skip Dynamo" in str(hub.explain(direct, X, options=OPTIONS)[0])
     assert "go through Dynamo: every call writes to L['model']" in str(hub.explain(keeper, X, options=OPTIONS)[0])
 
 
@@ -488,7 +488,7 @@ def test_the_command_says_how_calls_go(name: str, tmp_path: Path) -> None:
     )
     done = CliRunner().invoke(app, ["explain", f"{file}:factory", "--backends", "eager", "--tune", "off"])
     assert done.exit_code == 0, done.output
-    assert ("leave Dynamo out" if name == "Net" else "every call writes to") in done.output
+    assert ("skip Dynamo" if name == "Net" else "every call writes to") in done.output
 
 
 def test_waiting_for_what_was_not_called_warns() -> None:
