@@ -671,12 +671,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a wrong option of a decorator": (lambda: hub.compile(options={"tune": "of"}), "tune"),
     "a backend that is misspelt": (lambda: hub.compile(Net(), options={"backends": ("inducto",)})(X), "inductor"),
     "example inputs that are no tuple": (lambda: hub.compile(Net(), example_inputs=(X,)), r"example_inputs=\[\(x,\)\]"),
+    "example inputs that are a tensor": (lambda: hub.compile(Net(), example_inputs=X), "a Tensor, not a list of calls"),
+    "explaining nothing": (lambda: hub.explain(None), "a NoneType cannot be called"),  # type: ignore[arg-type]
+    "freezing nothing": (lambda: hub.freeze(None), r"NoneType was not made by hub\.compile"),  # type: ignore[arg-type]
+    "freezing before compiling": (lambda: hub.freeze(Net(), X), r"Net was not made by hub\.compile"),
+    "plans of nothing": (lambda: hub.plans(None), r"NoneType was not made by hub\.compile"),
+    "refreshing nothing": (lambda: hub.refresh(None), r"NoneType was not made by hub\.compile"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_refused(what: str) -> None:
-    """What cannot be compiled is refused with the reason, by `hub.compile` itself; names of backends by the first call."""
+    """Wrong arguments are refused with the reason, by the function itself; names of backends by the first call."""
     attempt, message = REFUSED[what]
     with pytest.raises(OptionError, match=message):
         attempt()
