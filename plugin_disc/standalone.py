@@ -99,7 +99,8 @@ def compile_file(source: Path, library: Path, settings: Settings, *, threads: in
         text = source.read_text()
     except (OSError, UnicodeDecodeError) as error:
         hint = "name a text file with a program in StableHLO or MHLO"
-        raise OptionError(f"{source} cannot be read: {error}", backend=NAME, hint=hint) from error
+        words = error.strerror if isinstance(error, OSError) else str(error)
+        raise OptionError(f"{source} cannot be read: {words}", backend=NAME, hint=hint) from error
     try:
         built = compile_program_text(text, settings, threads=threads)
     except CompileError as error:

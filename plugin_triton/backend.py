@@ -46,7 +46,7 @@ class Triton(Backend):
     def probe(self) -> Support:
         """Compile and run one addition on the GPU, or in the interpreter if the settings select it."""
         if not torch.cuda.is_available() and not self._own.interpret:
-            return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU, for reference")
+            return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 interprets kernels on the CPU, for reference")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         device = torch.empty(0, device=device).device  # cuda:0, not cuda
         if reason := too_old(capability_of(device)):
