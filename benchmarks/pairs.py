@@ -1,9 +1,9 @@
 """The cost of alternating two backends in one process: their thread pools may take each other's cores.
 
 A model's operators, in order of use, are split into four parts, which are assigned to two backends in turn; nodes that a
-backend refuses run in eager. Executables are compiled as the hub compiles them for mixed plans (`spin=False`, with OpenMP's
-idle threads kept from busy-waiting). The time of the whole model, eager included, is compared with the sum of its clusters'
-times, each called alone repeatedly in a process without other backends. Compare ratios, not milliseconds. Writes
+backend refuses run in eager. Executables are compiled as the hub compiles them for mixed plans (`busy_wait=False`, with
+OpenMP's idle threads kept from busy-waiting). The time of the whole model, eager included, is compared with the sum of its
+clusters' times, each called alone repeatedly in a process without other backends. Compare ratios, not milliseconds. Writes
 `benchmarks/results/pairs.json` and prints tables. Run with `python -m benchmarks.pairs`.
 """
 
@@ -26,7 +26,7 @@ from hub.bench.machine import this_machine
 from hub.bench.zoo import build
 from hub.compilation.values import values_at
 from hub.discovery.registry import registry
-from hub.dispatch.spinning import Calm
+from hub.dispatch.busy_waiting import Calm
 from hub.partition.extract import extract
 from hub.partition.group import EAGER, group
 from hub.plugin.backend import CompileSettings, Executable
@@ -185,7 +185,7 @@ def values_of(captured: Captured) -> dict[str, Any]:
 
 def steps_of(captured: Captured, parts: Sequence[str]) -> list[Step]:
     """Compile the parts of a graph, each for its backend; "" stands for eager."""
-    settings = CompileSettings(threads=torch.get_num_threads(), spin=False)
+    settings = CompileSettings(threads=torch.get_num_threads(), busy_wait=False)
     steps: list[Step] = []
     for place, found in enumerate(group(captured.graph, backends_of(captured.graph, parts))):
         cluster = extract(captured.graph, found.nodes, f"c{place}", captured.weights)

@@ -30,11 +30,11 @@ from hub.config.options import Options, resolve
 from hub.discovery.registry import registry
 from hub.errors import HubError
 from hub.partition.assignments import assignment
-from hub.partition.group import EAGER, Group, is_trifle
+from hub.partition.group import EAGER, Group, is_trivial
 from hub.partition.regions import regions
 from hub.partition.structure import structure_digest
 from hub.partition.verdicts import Verdicts, ask_backends
-from hub.planning.context import PlanningContext, draft_of, limits_of
+from hub.planning.context import PlanningContext, candidate_plan, limits_of
 from hub.planning.schedule import reads
 from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Graph
@@ -158,7 +158,7 @@ def eager_rows(name: str, graph: Graph, seconds: Mapping[str, float]) -> Iterato
     print(f"{name}: eager {total * 1e3:.3f} ms")
     for node in sorted(graph.nodes, key=lambda node: -seconds.get(node.name, 0.0)):
         structure = structure_digest(graph, (node.name,))
-        if is_trifle(node) or node.name not in seconds or structure in seen:
+        if is_trivial(node) or node.name not in seconds or structure in seen:
             continue
         seen.add(structure)
         yield _row(name, "operator", EAGER, features_of([node], graph.weights), seconds[node.name], 0.0)
@@ -173,12 +173,12 @@ def cluster_rows(
     """Yield the times of the clusters of whole plans, and of some parts, on each backend."""
     parts = list(parts_of(context.graph, random.Random(name)))
     for number, backend in enumerate(verdicts.backends):
-        draft = draft_of(context, assignment(verdicts, (backend,), context.options))
-        clusters = sorted(draft.assignment.clusters, key=lambda found: -len(found.nodes))[:8]
+        plan = candidate_plan(context, assignment(verdicts, (backend,), context.options))
+        clusters = sorted(plan.assignment.clusters, key=lambda found: -len(found.nodes))[:8]
         whole_s = 0.0
         for place, found in enumerate(clusters):
-            kind = "graph" if len(draft.assignment.clusters) == 1 else "cluster"
-            candidate = context.candidate(f"w{number}_{place}", found, draft.settings, is_saved=False)
+            kind = "graph" if len(plan.assignment.clusters) == 1 else "cluster"
+            candidate = context.candidate(f"w{number}_{place}", found, plan.settings, is_saved=False)
             for row in timed(name, kind, context, session, candidate, eager_s):
                 whole_s += row["compile_s"]
                 yield row
@@ -188,7 +188,7 @@ def cluster_rows(
             taken = tuple(node for node in nodes if verdicts.takes(backend, node))
             if len(taken) == len(nodes):
                 part = Group(backend, taken)
-                candidate = context.candidate(f"p{number}_{place}", part, context.settings(spin=False), is_saved=False)
+                candidate = context.candidate(f"p{number}_{place}", part, context.settings(busy_wait=False), is_saved=False)
                 yield from timed(name, "part", context, session, candidate, eager_s)
 
 

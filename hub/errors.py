@@ -1,12 +1,12 @@
 """The complete hierarchy of the hub's errors.
 
-Every message says what failed, on which cluster or node, in which plugin, what was expected, and the next step. The same
-facts are attributes, so that tools need not parse text.
+Every error says what failed, on which cluster or node, in which plugin, what was expected, and what to do about it. These
+facts are attributes too, so that tools need not parse text.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hub.process.accelerators import is_full
 
@@ -31,6 +31,9 @@ def _fact(value: str | None) -> str | None:
 class HubError(Exception):
     """Base class of all errors that the hub raises on purpose."""
 
+    GENERAL_HINT: ClassVar[str] = "`--verbose` shows the details"
+    """What to do about an error of this class, unless `hint` says something more specific."""
+
     def __init__(
         self,
         message: str,
@@ -44,21 +47,32 @@ class HubError(Exception):
         self.backend = _fact(backend)
         self.cluster = _fact(cluster)
         self.node = _fact(node)
-        self.hint = _fact(hint)
+        self._hint = _fact(hint)
         super().__init__(self.message)
+        if self._hint is None:  # the text, which reports quote, has only specific hints; Python's traceback shows this one
+            self.add_note(f"  hint: {self.GENERAL_HINT}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions' default pickling cannot handle the keyword-only facts, and errors travel between processes.
-        return _rebuilt, (type(self), self.message, self.backend, self.cluster, self.node, self.hint)
+        return _rebuilt, (type(self), self.message, self.backend, self.cluster, self.node, self._hint)
 
-    def __str__(self) -> str:
+    @property
+    def hint(self) -> str:
+        """Return what to do about it."""
+        return self.GENERAL_HINT if self._hint is None else self._hint
+
+    @property
+    def summary(self) -> str:
+        """Return the message and where it happened: "compile() failed [backend 'tvm', cluster 'c0']"."""
         where = [
             f"{kind} {value!r}"
             for kind, value in (("backend", self.backend), ("cluster", self.cluster), ("node", self.node))
             if value is not None
         ]
-        text = self.message if not where else f"{self.message} [{', '.join(where)}]"
-        return text if self.hint is None else f"{text}\n  next step: {self.hint}"
+        return self.message if not where else f"{self.message} [{', '.join(where)}]"
+
+    def __str__(self) -> str:
+        return self.summary if self._hint is None else f"{self.summary}\n  hint: {self._hint}"
 
 
 def _rebuilt(
@@ -75,6 +89,11 @@ def text_of(error: BaseException) -> str:
         return type(error).__name__
 
 
+def words_of(error: BaseException) -> str:
+    """Return an error's own words; of an OSError without its number and path, which the hub's messages have already."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 class HubWarning(UserWarning):
     """A backend failed and another one, or eager, took over; or the cache folder cannot be used.
 
@@ -85,29 +104,55 @@ class HubWarning(UserWarning):
 class CaptureError(HubError):
     """A model could not be turned into a functional ATen graph."""
 
+    GENERAL_HINT = "`hub explain MODEL` says what PyTorch captures; without strict=True the program runs in eager"
+
 
 class FreezeError(HubError):
     """A compiled model cannot be frozen, because a call of it is not exactly one captured graph; or a frozen one copied."""
+
+    GENERAL_HINT = "call the compiled model itself: it needs no freezing"
+
+
+class ModelError(HubError):
+    """A model that a command was given cannot be loaded, or does not run."""
+
+    GENERAL_HINT = "run the model without the hub first; `--verbose` shows where it failed"
+
+
+class BenchmarkError(HubError):
+    """A benchmark has no result."""
+
+    GENERAL_HINT = "the table names the cause of each failure; `hub list-backends --probe` says what works here"
 
 
 class PlanError(HubError):
     """A plan does not fit its graph, or no plan covers it."""
 
+    GENERAL_HINT = "write a new plan with `hub plan MODEL -o FILE`, or leave `plan` out so that the hub plans"
+
 
 class CacheError(HubError):
     """A cache folder or entry cannot be used."""
+
+    GENERAL_HINT = "set cache_dir to a folder that you own, for example with HUB_CACHE_DIR"
 
 
 class OptionError(HubError):
     """An option is unknown, has the wrong type, or contradicts another one."""
 
+    GENERAL_HINT = "`hub explain --help` lists the options"
+
 
 class WorkerError(HubError):
     """A worker process cannot be started, or cannot be given the program. Not a plugin's fault."""
 
+    GENERAL_HINT = "free memory or raise the limit on processes; isolate=False runs plugins in this process instead"
+
 
 class PluginError(HubError):
     """A plugin did something wrong; the model keeps running without it unless `strict` is set."""
+
+    GENERAL_HINT = "leave the backend out with `exclude`, or set strict=False so that another one or eager takes over"
 
     @property
     def is_device_full(self) -> bool:
@@ -118,38 +163,60 @@ class PluginError(HubError):
 class PluginLoadError(PluginError):
     """A plugin, or the library under it, cannot be imported or used on this machine."""
 
+    GENERAL_HINT = "`hub list-backends` says what is missing and how to install it"
+
 
 class ContractError(PluginError):
     """A plugin broke the backend contract: wrong API version, signature, shape, dtype, stride, device or aliasing."""
+
+    GENERAL_HINT = (
+        "this is a mistake in the plugin: `hub check-plugin NAME` shows more; leave the backend out with `exclude`"
+    )
 
 
 class CompileError(PluginError):
     """A backend failed to compile or load a cluster that it had accepted."""
 
+    GENERAL_HINT = "leave the backend out with `exclude`, or set strict=False so that another one or eager takes over"
+
 
 class WorkerDied(CompileError):  # noqa: N818 - what happened
     """A worker process ended before it answered."""
+
+    GENERAL_HINT = "leave the backend out with `exclude`; if memory was short, lower compile_workers"
 
 
 class WorkerGone(CompileError):  # noqa: N818 - what happened
     """A worker process had ended before it got the request, so the request is not the cause."""
 
+    GENERAL_HINT = "try again; if memory was short, lower compile_workers"
+
 
 class LimitExceeded(CompileError):  # noqa: N818 - what happened, as in Python's own TimeoutExpired
     """Compiling took more time, memory or output than the options allow. It is retried under other limits."""
+
+    GENERAL_HINT = "raise compile_limit_s, memory_limit_gb or output_limit_mb"
 
 
 class ConstantsRefused(CompileError):  # noqa: N818 - a refusal, and not a fault of the backend
     """A backend cannot compile a cluster with these weights, or these files of the user's. It is retried with others."""
 
+    GENERAL_HINT = "leave the backend out with `exclude`, or set strict=False so that another one or eager takes over"
+
 
 class RunError(PluginError):
     """An executable failed while running."""
+
+    GENERAL_HINT = "leave the backend out with `exclude`, or set strict=False so that eager takes over"
 
 
 class InputRefused(RunError):  # noqa: N818 - a refusal, and not a fault of the executable
     """An executable cannot compute this call's values faithfully. Its cluster runs in eager for this call only."""
 
+    GENERAL_HINT = "set strict=False, so that such calls run in eager"
+
 
 class AccuracyError(PluginError):
     """An executable's numbers differ from eager's by more than the error budget."""
+
+    GENERAL_HINT = "allow a larger error with `accuracy`, or leave the backend out with `exclude`"

@@ -52,7 +52,7 @@ class DecidedBy(StrEnum):
     """Basis on which a plan was decided."""
 
     NOTHING_YET = ""
-    PENDING = "nothing yet, planning goes on"
+    PENDING = "nothing yet, still planning"
     MEASURED_PLANS = "measured whole plans"
     MEASURED = "measured prices"
     LEARNED = "learned prices"
@@ -63,7 +63,7 @@ class DecidedBy(StrEnum):
     ALL_PRICES = "measured and learned and estimated prices"
     ESTIMATES = "estimates"
     OPTIONS = "options"
-    NO_TAKER = "no backend takes any node"
+    NO_TAKER = "no backend supports any node"
     NOT_CAPTURED = "not captured"
     REPLAYED = "replayed"
     PLAN_FILE = "plan file"
@@ -191,7 +191,7 @@ class Plan(_Value):
     clusters: tuple[PlannedCluster, ...]
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads of one call; 0, which appears only in plans edited by hand, means as many as PyTorch uses."""
-    spin: bool = False
+    busy_wait: bool = False
     """True if the thread pool of the plan's only backend may busy-wait between calls."""
     accuracy: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     verify_s: float | None = None

@@ -18,14 +18,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from hub.config.suggest import did_you_mean
-from hub.errors import PlanError
+from hub.errors import OptionError, PlanError, words_of
 from hub.plan import FORMAT, Bid, Contender, DecidedBy, Event, EventKind, Plan, PlannedCluster, Price, Search, Stage
+from hub.report.output import check_output
 
 _KEYS = ("format", "plans", "digests")
 _AGAIN = "write it again with `hub plan MODEL -o FILE`"
-EDITED = Event(
-    kind=EventKind.NOTE, stage=Stage.LOAD, message="edited by hand: the times and reasons of the plan before are left out"
-)
+EDITED = Event(kind=EventKind.NOTE, stage=Stage.LOAD, message="edited by hand: the previous times and reasons are left out")
 """Event on every plan that differs from what the hub wrote."""
 _FIELDS = tuple(
     field for kind in (Plan, PlannedCluster, Bid, Price, Contender, Event, Search) for field in kind.model_fields
@@ -35,17 +34,16 @@ _FIELDS = tuple(
 def read_plans(path: Path) -> tuple[Plan, ...]:
     """Return the plans in a file, at least one; edited plans lose the evidence of the original plan.
 
-    Raises PlanError, naming the file, the field, and the fix.
+    Raise OptionError if the file cannot be read, and PlanError, naming the field and the fix, if it is not a plan file.
     """
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise PlanError(
-            f"the plan file {path} cannot be read: {reason}", hint="write one with `hub plan MODEL -o FILE`"
-        ) from (error)
+        raise OptionError(
+            f"the plan file {path} cannot be read: {words_of(error)}", hint="write one with `hub plan MODEL -o FILE`"
+        ) from error
     except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, or endless nesting of brackets
-        raise PlanError(f"{path} is no plan file: not JSON: {error}", hint=_AGAIN) from error
+        raise PlanError(f"{path} is not a plan file: not JSON: {error}", hint=_AGAIN) from error
     plans = tuple(_plan(item, where, path) for where, item in _items(data, path))
     written = data.get("digests")
     return plans if written is None else tuple(plan if _digest(plan) in written else _edited(plan) for plan in plans)
@@ -64,7 +62,7 @@ def plans_json(plans: Sequence[Plan]) -> str:
 def _digest(plan: Plan) -> str:
     """Return the digest of what a plan decides, independent of its evidence, layout and names."""
     clusters = [(cluster.backend, cluster.nodes) for cluster in plan.clusters]
-    decided = (plan.mode, clusters, plan.threads, plan.spin, plan.accuracy, plan.effort)
+    decided = (plan.mode, clusters, plan.threads, plan.busy_wait, plan.accuracy, plan.effort)
     return hashlib.sha256(json.dumps(decided).encode()).hexdigest()
 
 
@@ -78,7 +76,7 @@ def _edited(plan: Plan) -> Plan:
         inputs=plan.inputs,
         clusters=tuple(PlannedCluster(**cluster.model_dump(include=kept)) for cluster in plan.clusters),
         threads=plan.threads,
-        spin=plan.spin,
+        busy_wait=plan.busy_wait,
         accuracy=plan.accuracy,
         effort=plan.effort,
         decided_by=DecidedBy.EDITED,
@@ -87,10 +85,10 @@ def _edited(plan: Plan) -> Plan:
 
 
 def write_plans(path: Path, plans: Sequence[Plan]) -> None:
-    """Write a plan file atomically. Raises PlanError if that is impossible, or if there is no plan."""
+    """Write a plan file atomically. Raise OptionError or PlanError if that is impossible, or if there is no plan."""
     if not plans:
         raise PlanError(f"no graph was captured, so there is no plan for {path}")
-    check_place(path)
+    check_output(path)
     target = path.resolve()
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -102,19 +100,13 @@ def write_plans(path: Path, plans: Sequence[Plan]) -> None:
         raise PlanError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def check_place(path: Path) -> None:
-    """Raise PlanError if no file can be written there; called before minutes of work."""
-    if not path.absolute().parent.is_dir():
-        raise PlanError(f"there is no folder {path.absolute().parent} for {path.name}", hint="make it first")
-    if path.exists() and not path.is_file():
-        raise PlanError(f"{path} is no file, so it cannot become a plan file", hint="name a file, such as plan.json")
-
-
 def _items(data: Any, path: Path) -> list[tuple[str, Any]]:
     """Return the items that should be plans, each with its position in the file."""
     if not isinstance(data, dict):
         kind = "list" if isinstance(data, list) else type(data).__name__
-        raise PlanError(f'{path} is no plan file: a JSON {kind}, not {{"format": {FORMAT}, "plans": [...]}}', hint=_AGAIN)
+        raise PlanError(
+            f'{path} is not a plan file: a JSON {kind}, not {{"format": {FORMAT}, "plans": [...]}}', hint=_AGAIN
+        )
     table = cast("dict[str, Any]", data)
     _check_format(table, path, "format")
     if "plans" not in table and "clusters" in table:
@@ -155,4 +147,4 @@ def _wrong_field(first: ErrorDetails, where: str, path: Path) -> PlanError:
         key = str(first["loc"][-1])
         return PlanError(f"{path}: {place}: no such field{did_you_mean(key, _FIELDS)}", hint="rename or delete it")
     message = f"{first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r:.60}"
-    return PlanError(f"{path}: {place}: {message}", hint=f"mend the field, or {_AGAIN}")
+    return PlanError(f"{path}: {place}: {message}", hint=f"correct the field, or {_AGAIN}")

@@ -10,22 +10,34 @@ import typer
 from hub.plugin import command
 
 Folder = Annotated[
-    Path, typer.Argument(help="A cluster's debug folder, from somebody you trust: it holds pickles and code.")
+    Path, typer.Argument(help="A cluster's debug folder, from someone you trust: it contains pickles and code.")
 ]
-Source = Annotated[Path, typer.Argument(metavar="IN.MLIR", help="A program in StableHLO, or in MHLO as BladeDISC has it.")]
-Library = Annotated[Path, typer.Argument(metavar="OUT.SO", help="The shared library; OUT.SO.pbtxt beside it describes it.")]
+Source = Annotated[Path, typer.Argument(metavar="IN.MLIR", help="A program in StableHLO, or in BladeDISC's MHLO.")]
+Library = Annotated[
+    Path, typer.Argument(metavar="OUT.SO", help="The shared library; OUT.SO.pbtxt next to it describes it.")
+]
 Elide = Annotated[
     int | None,
-    typer.Option("--mlir-elide-elementsattrs-if-larger", help="Taken as disc_compiler_main's; nothing is logged in part."),
+    typer.Option(
+        "--mlir-elide-elementsattrs-if-larger", help="Accepted for disc_compiler_main's sake; it changes nothing."
+    ),
 ]
 Multi = Annotated[bool, typer.Option("--multi-cc-support", help="Refused: code is written for this processor only.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads one call may use; all cores unless given.")]
-Anew = Annotated[bool, typer.Option("--compile", help="Compile anew, strictly, instead of running the saved machine code.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Number of threads for one call; all cores by default.")
+]
+Anew = Annotated[
+    bool, typer.Option("--compile", help="Compile again, strictly, instead of running the saved machine code.")
+]
 
 
 def _app() -> typer.Typer:
     return typer.Typer(
-        help="DISC: compiled programs and recorded clusters.", no_args_is_help=True, pretty_exceptions_enable=False
+        help="DISC: compiled programs and recorded clusters.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        add_completion=False,
     )
 
 
@@ -46,14 +58,14 @@ def compile_program(
     """
     import torch  # late: `--help` does not need it
 
-    from hub.plugin import CompileError, checked_settings
+    from hub.plugin import OptionError, checked_settings
 
     from .settings import Settings
     from .standalone import MULTI_REFUSED, compile_file
 
     del elide  # it shortens the log of BladeDISC's compiler, not the compiled program
     if multi:
-        raise CompileError(MULTI_REFUSED, backend="disc")
+        raise OptionError(MULTI_REFUSED, backend="disc", hint="leave --multi-cc-support out")
     settings = checked_settings("disc", Settings, {})
     assert isinstance(settings, Settings)
     found = compile_file(source, library, settings, threads=threads or torch.get_num_threads())
@@ -64,7 +76,10 @@ def compile_program(
 @alone.command()
 @command
 def replay(folder: Folder, *, compile_anew: Anew = False) -> None:
-    """Run a recorded cluster on its recorded inputs and print how far it is from eager; status 1 if that is too far."""
+    """Run a recorded cluster and compare its results with eager.
+
+    Exit status: 0, or 1 if they differ too much.
+    """
     from .replay import replay as run
 
     found = run(folder, is_compiled=compile_anew)

@@ -90,7 +90,7 @@ def compile_program(text: str, settings: Settings) -> Foreign:
     compiler = shutil.which(settings.compiler)
     if compiler is None:
         hint = "correct HUB_DISC_COMPILER, or leave it out: DISC has a compiler of its own"
-        raise CompileError(f"{settings.compiler} is no program that can be run", backend=NAME, hint=hint)
+        raise CompileError(f"{settings.compiler} is not a program that can be run", backend=NAME, hint=hint)
     try:
         with tempfile.TemporaryDirectory(prefix="disc-") as name:
             folder = Path(name)
@@ -204,7 +204,7 @@ def _read(text: str, library: Path, log: str) -> Foreign | str:
             return f"wrote no {path.name}"
     content, facts = library.read_bytes(), metadata.read_bytes()
     if not content.startswith(_ELF):
-        return f"wrote an {library.name} that is no shared library"
+        return f"wrote an {library.name} that is not a shared library"
     if not _is_whole(content):
         return f"wrote an {library.name} that is cut off at byte {len(content)}"
     try:

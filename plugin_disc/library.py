@@ -80,7 +80,7 @@ def load(path: Path) -> Library:
         signature = Signature.read(metadata_path(path).read_bytes())
         content = path.read_bytes()
     except (OSError, ValueError) as error:
-        raise CompileError(f"{path} is no library of disc-compile: {error}", backend=NAME) from error
+        raise CompileError(f"{path} is not a library of disc-compile: {error}", backend=NAME) from error
     if sha256(content).hexdigest() != signature.digest:
         raise CompileError(f"{path} and {metadata_path(path).name} are not from one compilation", backend=NAME)
     if signature.lanes > lanes():

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hub.plugin import CompileError
+from hub.plugin import CompileError, OptionError
 from hub.toolkit.builders import with_own_memory
 from hub.toolkit.sizes import Size
 from hub.toolkit.tensors import Tensor
@@ -92,13 +92,15 @@ class Built:
 def compile_file(source: Path, library: Path, settings: Settings, *, threads: int) -> Signature:
     """Compile a program in StableHLO or MHLO, and write the library and its description: both files or none.
 
-    Raise CompileError if the program does not parse, if an operation is unsupported, if `cc` is missing or fails, or if the
-    disk is full.
+    Raise OptionError if `source` cannot be read, and CompileError if the program does not parse, if an operation is
+    unsupported, if `cc` is missing or fails, or if the disk is full.
     """
     try:
         text = source.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise CompileError(f"{source} cannot be read: {error}", backend=NAME) from error
+        hint = "name a text file with a program in StableHLO or MHLO"
+        words = error.strerror if isinstance(error, OSError) else str(error)
+        raise OptionError(f"{source} cannot be read: {words}", backend=NAME, hint=hint) from error
     try:
         built = compile_program_text(text, settings, threads=threads)
     except CompileError as error:
@@ -167,29 +169,29 @@ def _write_both(library: Path, built: Built) -> None:
     metadata = metadata_path(library)
     try:
         with contextlib.ExitStack() as stack:
-            drafts = [
-                _draft(each, content, stack)
+            partial = [
+                _partial(each, content, stack)
                 for each, content in ((metadata, built.signature.written()), (library, built.library))
             ]
-            drafts[0].replace(metadata)
+            partial[0].replace(metadata)
             try:
-                drafts[1].replace(library)
+                partial[1].replace(library)
             except OSError:
                 metadata.unlink(missing_ok=True)
                 raise
     except OSError as error:
         hint = "see that the folder is there, may be written to, and has room"
-        raise CompileError(f"{library} cannot be written: {error}", backend=NAME, hint=hint) from error
+        raise CompileError(f"{library} cannot be written: {error.strerror or error}", backend=NAME, hint=hint) from error
 
 
-def _draft(path: Path, content: bytes, stack: contextlib.ExitStack) -> Path:
+def _partial(path: Path, content: bytes, stack: contextlib.ExitStack) -> Path:
     """Write a file next to its final path, under a name that is deleted unless renamed. Raise OSError if that fails."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    draft = Path(name)
-    stack.callback(draft.unlink, missing_ok=True)
+    partial = Path(name)
+    stack.callback(partial.unlink, missing_ok=True)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    draft.chmod(0o644)
-    return draft
+    partial.chmod(0o644)
+    return partial

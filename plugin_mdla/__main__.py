@@ -11,8 +11,14 @@ import typer
 from hub.plugin import OptionError, command, elements
 
 app = typer.Typer(
-    help="Micron's MDLA: ranges, accuracy and time of a model.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Micron's MDLA: ranges, accuracy and time of a model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
 )
+
+_SAMPLES = "write them with torch.save([inputs of one call, ...], FILE)"
 
 Model = Annotated[str, typer.Argument(help="A model as for `hub run`: a name, module:function, or file.py:function.")]
 Samples = Annotated[Path, typer.Option("--samples", help="A list of inputs (tensors, or tuples of them) from torch.save.")]
@@ -28,7 +34,7 @@ def calibrate(model: Model, samples: Samples, output: Out = Path("calib.json")) 
 
     from .gather import calibrated
 
-    loaded = load_model(model)
+    loaded = load_model(model, is_tried=True)
     captured = capture(loaded.module, loaded.inputs)
     found = calibrated(captured.graph, captured.inputs, read_samples(samples))
     found.save(output)
@@ -43,7 +49,7 @@ def report(model: Model, calibration: Annotated[Path | None, typer.Option(help="
 
     from .survey import survey
 
-    loaded = load_model(model)
+    loaded = load_model(model, is_tried=True)
     typer.echo(survey(loaded.module, loaded.inputs, calibration), nl=False)
 
 
@@ -54,9 +60,10 @@ def read_samples(path: Path) -> list[tuple[Any, ...]]:
     try:
         found: Any = torch.load(path, weights_only=True)
     except Exception as error:
-        raise OptionError(f"cannot read samples {path}: {type(error).__name__}: {error}", backend="mdla") from error
+        words = (isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}"
+        raise OptionError(f"the samples {path} cannot be read: {words}", backend="mdla", hint=_SAMPLES) from error
     if not isinstance(found, (list, tuple)):
-        raise OptionError(f"{path} holds a {type(found).__name__}, a list of samples expected", backend="mdla")
+        raise OptionError(f"{path} holds a {type(found).__name__}, not a list", backend="mdla", hint=_SAMPLES)
     return [elements(item) for item in cast("Sequence[Any]", found)]
 
 

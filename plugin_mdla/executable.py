@@ -209,7 +209,7 @@ class MdlaExecutable(Executable):
             shapes = self.program.shapes
             wanted = tuple(shapes[name] for name in device_outputs(self.program))
             if board.output_shapes != wanted:
-                raise CompileError(f"the board's program gives {board.output_shapes}, {wanted} expected", backend="mdla")
+                raise CompileError(f"the board's program returns {board.output_shapes}, {wanted} expected", backend="mdla")
         except HubError:
             board.close()
             raise

@@ -82,7 +82,7 @@ class _Lowering:
     def value(self, node: Any) -> _Value:
         """Return the activation of a node. Raise CompileError for a weight."""
         if node not in self.values:
-            raise CompileError(f"{node} is no activation", backend="mdla", cluster=self.cluster.name)
+            raise CompileError(f"{node} is not an activation", backend="mdla", cluster=self.cluster.name)
         return self.values[node]
 
     def weight(self, node: fx.Node, name: str) -> torch.Tensor | None:
@@ -92,7 +92,7 @@ class _Lowering:
             return None
         found = self.constant(source)
         if found is None:
-            raise self.refused(node, f"{name} is no constant: the device keeps weights of its own")
+            raise self.refused(node, f"{name} is not a constant: the device keeps its own weights")
         return found
 
     def constant(self, source: Any) -> torch.Tensor | None:

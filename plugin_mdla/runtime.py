@@ -77,7 +77,7 @@ class Library:
             raise PluginLoadError(f"cannot load {self.path}: {error}", backend=_NAME, hint=_NEXT) from error
         missing = [name for name in SIGNATURES if not hasattr(self._functions, name)]
         if missing:
-            text = f"{self.path} lacks {', '.join(missing)}: it is no MDLA library, or of another version"
+            text = f"{self.path} lacks {', '.join(missing)}: it is not an MDLA library, or is of another version"
             raise PluginLoadError(text, backend=_NAME, hint=_NEXT)
         for name, (result, arguments) in SIGNATURES.items():
             function = getattr(self._functions, name)
@@ -100,7 +100,9 @@ class Board:
         self._dead = ""
         handle = library.ie_create()
         if not handle:
-            raise PluginLoadError("ie_create gave no context: is the board there, and its driver loaded?", backend=_NAME)
+            raise PluginLoadError(
+                "ie_create returned no context: is the board there, and its driver loaded?", backend=_NAME
+            )
         self._owner = _Owner(library, handle)
         self._finalizer = weakref.finalize(self, self._owner.free)
         self.output_shapes: Shapes = ()
@@ -108,7 +110,7 @@ class Board:
             self.version = self._checked_version()
             for name, value in flags:
                 if code := library.ie_setflag(self._handle, name.encode(), value.encode()):
-                    raise CompileError(f"ie_setflag({name}={value}) gave {code}: no such flag or value", backend=_NAME)
+                    raise CompileError(f"ie_setflag({name}={value}) returned {code}: no such flag or value", backend=_NAME)
         except HubError:
             self.close()
             raise
@@ -144,7 +146,9 @@ class Board:
             outs = (c.byref(count), c.byref(dims), c.byref(shapes))
             found = getattr(self._library, name)(self._handle, *arguments(outs))
             if not found:
-                raise CompileError(f"{name} failed: it gave no context", backend=_NAME, hint="the SDK prints the reason")
+                raise CompileError(
+                    f"{name} failed: it returned no context", backend=_NAME, hint="the SDK prints the reason"
+                )
             self._owner.handle = found
             if count.value and not (dims and shapes):
                 raise CompileError(f"{name} announced {count.value} outputs without their shapes", backend=_NAME)
@@ -225,11 +229,11 @@ class Board:
                     deadline.wait(0.001)
                     continue
                 if found[1] != tag:
-                    raise RunError(f"ie_getresult gave result {found[1]}, {tag} expected", backend=_NAME)
+                    raise RunError(f"ie_getresult returned result {found[1]}, {tag} expected", backend=_NAME)
                 return found[0]
         finally:
             timer.cancel()
-        raise RunError(f"ie_getresult gave no result within {self._timeout_s:g} s", backend=_NAME)
+        raise RunError(f"ie_getresult returned no result within {self._timeout_s:g} s", backend=_NAME)
 
     def _outputs(self) -> tuple[tuple[Any, ...], list[Array]]:
         if not self.output_shapes:
@@ -269,14 +273,14 @@ class Board:
         if kind == 1:
             return buffer.value.decode(errors="replace")
         if kind not in _INFO:
-            raise RunError(f"ie_getinfo({name}) gave {kind}", backend=_NAME)
+            raise RunError(f"ie_getinfo({name}) returned {kind}", backend=_NAME)
         return _INFO[kind].from_buffer(buffer).value
 
     def _checked_version(self) -> str:
         try:
             text = self.info("version")
         except RunError as error:
-            raise PluginLoadError(f"{self._library.path} tells no version: {error.message}", backend=_NAME) from error
+            raise PluginLoadError(f"{self._library.path} reports no version: {error.message}", backend=_NAME) from error
         parts = [part for part in str(text).split(".")[:2] if part.isdigit()]
         if not isinstance(text, str) or len(parts) < 2 or tuple(map(int, parts)) < OLDEST:
             raise PluginLoadError(
@@ -325,7 +329,7 @@ def _check(name: str, code: int) -> None:
     if code == 0:
         return
     meaning = {ERROR: "an error", WOULD_BLOCK: "would block"}.get(code, "a code that the interface does not know")
-    raise RunError(f"{name} gave {code}: {meaning}", backend=_NAME, hint="the SDK prints the reason")
+    raise RunError(f"{name} returned {code}: {meaning}", backend=_NAME, hint="the SDK prints the reason")
 
 
 def _check_sizes(name: str, counts: Any, outputs: Sequence[Array]) -> None:

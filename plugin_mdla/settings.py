@@ -82,7 +82,7 @@ class Settings(BackendSettings):
     @property
     def missing(self) -> str:
         """The reason if there is no device, so that no plan includes programs that cannot run; else ""."""
-        return "" if self.is_simulated or library_path(self) else f"Micron's SDK ({LIBRARY}) is not here"
+        return "" if self.is_simulated or library_path(self) else f"Micron's SDK ({LIBRARY}) is not installed"
 
     @property
     def bits(self) -> int:

@@ -9,7 +9,12 @@ import typer
 
 from hub.plugin import Batch, ModelName, command
 
-app = typer.Typer(help="Triton: a model's kernels for any GPU.", pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="Triton: a model's kernels for any GPU.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
 
 TargetName = Annotated[str, typer.Option("--target", metavar="GPU", help="cuda:90, hip:gfx942, ...")]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where kernels and their stages are written.")]
@@ -27,7 +32,7 @@ def triton_ir(
     from .targets import Target
 
     wanted = Target.parse(target)
-    loaded = load_model(model, batch=batch)
+    loaded = load_model(model, batch=batch, is_tried=True)
     found = listing(loaded.module, loaded.inputs, wanted, out)
     for line in summary(found, out):
         typer.echo(line)

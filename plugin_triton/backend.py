@@ -46,7 +46,7 @@ class Triton(Backend):
     def probe(self) -> Support:
         """Compile and run one addition on the GPU, or in the interpreter if the settings select it."""
         if not torch.cuda.is_available() and not self._own.interpret:
-            return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU, for reference")
+            return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 interprets kernels on the CPU, for reference")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         device = torch.empty(0, device=device).device  # cuda:0, not cuda
         if reason := too_old(capability_of(device)):
@@ -98,7 +98,7 @@ class Triton(Backend):
         """Time the kernels of a model with several block sizes; the best ones of each kernel are kept immediately."""
         devices = {device_of(cluster) for cluster in clusters}
         if not clusters or torch.device("cpu") in devices:
-            return "nothing to time: the interpreter is no GPU" if clusters else "nothing to time"
+            return "nothing to time: the interpreter is not a GPU" if clusters else "nothing to time"
         kept, note = Measurements.open(self._own.cache_folder)
         device = device_of(clusters[0])
         precision = precision_of(device, settings.accuracy)

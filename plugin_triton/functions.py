@@ -125,8 +125,8 @@ def cast(value: Value, dtype: str) -> str:
 def _operand(arguments: Sequence[Value], place: int) -> str:
     """Return an operand of an infix operation; a plain number takes the dtype of the tensor that is the other operand."""
     value = arguments[place]
-    is_beside = any(other.number is None and other.dtype == value.dtype for other in arguments)
-    return shown(value.number, value.dtype) if value.number is not None and is_beside else value.text
+    has_equal_dtype = any(other.number is None and other.dtype == value.dtype for other in arguments)
+    return shown(value.number, value.dtype) if value.number is not None and has_equal_dtype else value.text
 
 
 def shown(number: float, dtype: str) -> str:

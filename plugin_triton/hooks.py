@@ -15,7 +15,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             settings="plugin_triton.settings:Settings",
             summary="readable Triton kernels for GPUs; without one an interpreter, for reference only",
             requires=("triton>=3.6,<3.10",),
-            install="pip install 'compiler-hub[triton]'; without a GPU, HUB_TRITON_INTERPRET=1 has kernels interpreted",
+            install="pip install 'compiler-hub[triton]'; without a GPU, set HUB_TRITON_INTERPRET=1 to interpret kernels",
             devices=("cuda", "cpu"),
             never_ran_on=("a GPU",),
             dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"),

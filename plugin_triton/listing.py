@@ -57,7 +57,7 @@ def listing(module: torch.nn.Module, inputs: Sequence[Any], target: Target, fold
             error.backend, error.cluster = NAME, cluster.name
             raise
         except OSError as error:
-            raise OptionError(f"{folder} cannot be written: {error}", backend=NAME) from error
+            raise OptionError(f"{folder} cannot be written: {error.strerror or error}", backend=NAME) from error
         rows += [(cluster.name, kernel, each.needs) for kernel, each in zip(file.kernels, found, strict=True)]
     eager = sum(len(item.nodes) for item in groups if item.backend != NAME)
     return Listing(tuple(rows), eager, refusals)

@@ -48,7 +48,7 @@ class Settings(BackendSettings):
     @property
     def missing(self) -> str:
         """The reason if there is no GPU, so that no plan includes kernels that cannot run; else ""."""
-        return "" if self.interpret or any(map(Path.exists, _DRIVERS)) else "no GPU is here"
+        return "" if self.interpret or any(map(Path.exists, _DRIVERS)) else "this machine has no GPU"
 
     @property
     def remark(self) -> str:

@@ -35,7 +35,7 @@ def on_gpu(node: fx.Node) -> str | None:
     """Require every tensor to lie on a GPU that is new enough, as far as this process knows the GPU."""
     for device in dict.fromkeys(tensor.device for tensor in tensors_of(node)):
         if device.type != "cuda":
-            return f"device {device}, only cuda here: HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU"
+            return f"device {device}, only cuda here: HUB_TRITON_INTERPRET=1 interprets kernels on the CPU"
         if _is_started() and (reason := too_old(capability_of(device))):
             return reason
     return None

@@ -48,10 +48,10 @@ class Target:
         """Parse "cuda:90" or "hip:gfx942". Raise OptionError for other text."""
         backend, colon, arch = text.partition(":")
         if backend == "xpu":
-            wheel = "the wheel triton-xpu (pytorch-triton-xpu beside older PyTorch)"
+            wheel = "the wheel triton-xpu (pytorch-triton-xpu for older PyTorch)"
             raise OptionError(f"xpu is compiled for by {wheel}, which takes triton's place", backend=NAME)
         if backend not in _WARP or not colon or not arch or (backend == "cuda" and not arch.isdecimal()):
-            raise OptionError(f"{text!r} is no target", backend=NAME, hint="write cuda:90 or hip:gfx942")
+            raise OptionError(f"{text!r} is not a target", backend=NAME, hint="write cuda:90 or hip:gfx942")
         return cls(backend, arch)
 
     @property
@@ -186,5 +186,5 @@ def _of_cubin(binary: bytes) -> tuple[int, int]:
             raise CompileError(f"{tool} could not be run: {error}", backend=NAME) from error
     found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
     if found is None:
-        raise CompileError(f"{tool} says nothing of registers: {done.stdout[-300:]}{done.stderr[-300:]}", backend=NAME)
+        raise CompileError(f"{tool} does not report registers: {done.stdout[-300:]}{done.stderr[-300:]}", backend=NAME)
     return int(found[1]), int(found[2])

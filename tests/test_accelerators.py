@@ -212,7 +212,7 @@ def test_a_plan_is_waited_for_once_a_call(queue: Queue, state: Any) -> None:
     state.sample = two_steps("cuda:0")
     queue.give(100.0)
     with queue:
-        assert tasks.build_plan(STEPS, spin=True) == pytest.approx(CALL_S + 2 * WORK_S)
+        assert tasks.build_plan(STEPS, busy_wait=True) == pytest.approx(CALL_S + 2 * WORK_S)
         before = queue.waits
         timing, laps = tasks.time_plan(0.0)
     assert timing.samples_s == pytest.approx([CALL_S + 2 * WORK_S] * 3)
@@ -223,7 +223,7 @@ def test_a_plan_is_waited_for_once_a_call(queue: Queue, state: Any) -> None:
 def test_a_plan_on_the_cpu_is_one_program(state: Any) -> None:
     """Its calls return the seconds of its steps as well."""
     state.sample = Sample(two_steps("cpu").graph, (torch.ones(4, 4),))
-    tasks.build_plan(STEPS, spin=True)
+    tasks.build_plan(STEPS, busy_wait=True)
     assert state.stepwise is state.plan
     timing, laps = tasks.time_plan(0.0)
     samples = timing.samples_s
@@ -236,7 +236,7 @@ def test_a_cluster_is_waited_for(queue: Queue, state: Any) -> None:
     cluster = extract(sample.graph, ["first", "second"], "k0", {})
     state.values["x"] = sample.values[0]
     state.built["k0"] = Loaded(cluster, "toy", lambda _: queue.give(2.0))
-    assert tasks.time_cluster("k0", 0.0, spin=True).samples_s == pytest.approx([2.0] * 3)
+    assert tasks.time_cluster("k0", 0.0, busy_wait=True).samples_s == pytest.approx([2.0] * 3)
 
 
 def test_contenders_of_a_benchmark_are_waited_for(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,19 +268,19 @@ def test_plugins_bring_commands(install_plugin: Install, tmp_path: Path) -> None
     install_plugin("broken", "raise RuntimeError('no licence')")
     bring_command(tmp_path, "broken")
     shown = cli(tmp_path, "--help").stdout
-    assert "Commands of hub-greeter" in shown
-    assert "Commands of hub-broken" in shown
+    assert "Plugin command, from hub-greeter" in shown
+    assert "Plugin command, from hub-broken" in shown
     assert cli(tmp_path, "greeter", "greet", "you").stdout == "hello you\n"
     failed = cli(tmp_path, "broken", "go")
-    assert (failed.returncode, "no licence" in failed.stderr) == (2, True)
+    assert (failed.returncode, "no licence" in failed.stderr) == (1, True)
     assert "greet" in cli(tmp_path, "greeter", "--help").stdout
 
 
 def test_named_errors_end_plugins_commands_too(install_plugin: Install, tmp_path: Path) -> None:
-    """A HubError of a plugin's command is one message and status 2, without a traceback."""
+    """A HubError of a plugin's command is one line, a hint and status 1, without a traceback."""
     raising = "import typer\nfrom hub.errors import CompileError\napp = typer.Typer()\n\n"
     raising += "@app.command()\ndef fail():\n    raise CompileError('no such file', hint='make one')\n\n"
     install_plugin("failing", raising + "@app.command()\ndef other():\n    pass\n")
     bring_command(tmp_path, "failing")
     failed = cli(tmp_path, "failing", "fail")
-    assert (failed.returncode, failed.stderr) == (2, "error: no such file\n  next step: make one\n")
+    assert (failed.returncode, failed.stderr) == (1, "error: no such file\nhint: make one\n")

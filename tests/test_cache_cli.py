@@ -159,8 +159,8 @@ def test_a_folder_that_others_may_write_is_broken(filled: Path) -> None:
     assert f"others may write to {filled}; chmod go-w {filled}" in run("verify", status=1)
     for command in ("ls", "prune", "clear", "forget"):
         found = CliRunner().invoke(app, ["cache", command])
-        assert found.exit_code == 2
-        assert found.stderr == f"error: the cache folder is not used: others may write to {filled}; chmod go-w {filled}\n"
+        assert found.exit_code == 1
+        assert f"error: the cache folder is not used: others may write to {filled}; chmod go-w {filled}\n" in found.stderr
     assert model(filled).exists()
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+import typer
+from typer.testing import CliRunner, Result
 
 from hub.cli.app import app
 from hub.cli.flags import command
 from hub.config.settings import KEYS
-from hub.errors import HubError
+from hub.errors import CacheError, CompileError, HubWarning, OptionError, PlanError, RunError
 from hub.plan import Plan
 from hub.plugin.entry import installed_version
 
@@ -100,10 +104,11 @@ def test_a_mistake_is_one_message_and_exit_2() -> None:
 
 
 def test_a_traceback_is_shown_on_request() -> None:
-    """`--traceback` raises the error."""
-    found = hub("explain", "bret", "--traceback")
-    assert found.returncode != 0
-    assert "Traceback" in found.stderr
+    """`--verbose` prints it before the message; the status stays."""
+    found = hub("explain", "bret", "--verbose")
+    assert found.returncode == 2
+    assert found.stderr.startswith("Traceback (most recent call last):")
+    assert "\nerror: no built-in model is named 'bret'" in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -122,32 +127,89 @@ def test_wrong_flags_are_refused_before_anything_runs(flags: tuple[str, ...], me
     assert message in found.stderr
 
 
-def test_interruption_ends_cleanly_with_130() -> None:
-    """Ctrl-C is no error to report."""
+ENDINGS: Mapping[str, tuple[BaseException, int, str]] = {
+    "wrong use": (OptionError("it is wrong", hint="do this"), 2, "error: it is wrong\nhint: do this\n"),
+    "a failure": (PlanError("it failed", hint="do this"), 1, "error: it failed\nhint: do this\n"),
+    "a place": (
+        RunError("it failed", backend="b", node="n", hint="do this"),
+        1,
+        "error: it failed [backend 'b', node 'n']\n",
+    ),
+    "no hint of its own": (CacheError("it failed"), 1, f"error: it failed\nhint: {CacheError.GENERAL_HINT}\n"),
+    "a compiler's log": (
+        CompileError("first\nsecond", hint="h"),
+        1,
+        "error: first ... (--verbose shows the rest)\nhint: h\n",
+    ),
+    "a full disk": (
+        OSError(28, "No space left on device", "/x/y"),
+        1,
+        "error: /x/y: No space left on device\nhint: check ",
+    ),
+    "another library's": (KeyError("x"), 1, "error: KeyError: 'x'\nhint: this is a mistake in the hub or in a library"),
+    "Ctrl-C": (KeyboardInterrupt(), 130, "interrupted\n"),
+}
 
-    def interrupted() -> None:
-        raise KeyboardInterrupt
 
-    import typer
+@pytest.mark.parametrize("name", ENDINGS)
+def test_each_kind_of_error_has_a_status_a_line_and_a_hint(name: str) -> None:
+    """Of a command, of a plugin's command too; nothing is on standard output, and no traceback anywhere."""
+    error, status, text = ENDINGS[name]
+    found = ended_by(error)
+    assert (found.exit_code, found.stdout) == (status, "")
+    assert found.stderr.startswith(text)
+    assert "Traceback" not in found.stderr
 
+
+def test_verbose_shows_the_whole_message_and_what_caused_it() -> None:
+    """Also the tracebacks of other libraries, which are hidden otherwise."""
+    error = CompileError("first\nsecond")
+    error.__cause__ = ValueError("their own")
+    text = ended_by(error, "-v").stderr
+    assert "ValueError: their own" in text
+    assert "error: first\nsecond\n" in text
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_warning_of_the_hub_is_one_line() -> None:
+    """Without the line of code at which Python says it was given."""
+
+    def warn() -> None:
+        warnings.warn("no cache\n  hint: set it", HubWarning, stacklevel=1)
+
+    found = CliRunner().invoke(app_of(warn), [])
+    assert (found.exit_code, found.stderr) == (0, "warning: no cache\nhint: set it\n")
+
+
+@pytest.mark.parametrize(("variables", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_no_color_is_respected(variables: dict[str, str], is_coloured: bool) -> None:
+    """On a terminal the first word is red, unless NO_COLOR is set."""
+    found = CliRunner().invoke(app_of(raising(OptionError("wrong"))), [], color=True, env=variables)
+    assert ("\x1b[" in found.stderr) is is_coloured
+
+
+def test_a_closed_output_is_no_error() -> None:
+    """`hub list-backends | head -1` says nothing on standard error."""
+    script = "import sys; from hub.cli import main; sys.argv = ['hub', 'list-backends', '--json']; main()"
+    command_line = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} | true"
+    assert subprocess.run(["sh", "-c", command_line], capture_output=True, text=True, check=False).stderr == ""
+
+
+def ended_by(error: BaseException, *arguments: str) -> Result:
+    return CliRunner().invoke(app_of(raising(error)), list(arguments))
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def app_of(function: Callable[[], None]) -> typer.Typer:
     small = typer.Typer()
-    small.command()(command(interrupted))
-    assert CliRunner().invoke(small, []).exit_code == 130
-
-
-def test_errors_that_are_not_ours_are_not_hidden() -> None:
-    """Only named errors become messages."""
-
-    def failing() -> None:
-        raise HubError("named", hint="do this")
-
-    import typer
-
-    small = typer.Typer()
-    small.command()(command(failing))
-    found = CliRunner().invoke(small, [])
-    assert found.exit_code == 2
-    assert found.stderr == "error: named\n  next step: do this\n"
+    small.command()(command(function))
+    return small
 
 
 def test_backends_are_listed_as_text_and_as_json() -> None:
@@ -212,14 +274,14 @@ def lstm(): return torch.nn.LSTM(4, 4), (torch.ones(3, 2, 4),)
         (("tune", "nothing.py:disabled"), "it draws pictures"),
     ],
 )
-def test_a_command_that_captures_nothing_says_why_and_exits_with_2(arguments: tuple[str, ...], cause: str) -> None:
+def test_a_command_that_captures_nothing_says_why_and_fails(arguments: tuple[str, ...], cause: str) -> None:
     """The message names the cause, the place and the next step; nothing is written."""
     Path("nothing.py").write_text(NOTHING)
     found = CliRunner().invoke(app, [*arguments, *EAGER_ONLY])
-    assert found.exit_code == 2, found.output
+    assert found.exit_code == 1, found.output
     assert "nothing of the model was captured" in found.stderr
     assert cause in found.stderr
-    assert "next step: " in found.stderr
+    assert "hint: " in found.stderr
     assert not found.stdout
     assert not Path("plan.json").exists()
 
@@ -232,10 +294,10 @@ def test_commands_capture_a_recurrent_module(verb: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_benchmark_of_what_is_not_captured_exits_with_2() -> None:
+def test_a_benchmark_of_what_is_not_captured_fails() -> None:
     """The table still has eager; the hub's row has the cause."""
     Path("nothing.py").write_text(NOTHING)
     found = hub("bench", "nothing.py:values", "--against", "eager", "--rounds", "3", *EAGER_ONLY)
-    assert found.returncode == 2
+    assert found.returncode == 1
     assert "nothing of the model was captured" in found.stderr
     assert "eager" in found.stdout

@@ -304,7 +304,7 @@ class Wrapping(nn.Module):
     ("module", "said"),
     [
         (Counting(), "the graph trains or writes to its inputs"),
-        (Outside(), "which is no input of the model and no weight"),
+        (Outside(), "which is neither an input of the model nor a weight"),
         (Wrapping(), "the result holds values that cannot be rebuilt: Scores"),
     ],
     ids=["buffers written", "tensors from outside", "results that cannot be rebuilt"],

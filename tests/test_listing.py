@@ -164,7 +164,7 @@ def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., S
         ("return ACCEPTED", True, ""),
         ("return refused('no AVX2 here')", False, "no AVX2 here"),
         ("raise ValueError('bad driver')", False, "ValueError: bad driver"),
-        ("return 'fine'", False, "ContractError: probe() gave a str, no Support"),
+        ("return 'fine'", False, "ContractError: probe() returned a str, not a Support"),
         ("os.abort()", False, "killed by SIGABRT"),
         ("os._exit(7)", False, "exit status 7"),
         ("os.closerange(3, 256); return ACCEPTED", False, "Bad file descriptor"),

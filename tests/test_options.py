@@ -238,7 +238,7 @@ def test_unreadable_text_names_its_variable(variable: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("given", "fact"),
     [
-        ({"backends": ["a"], "exclude": ["a"]}, "'a' is both asked for and excluded"),
+        ({"backends": ["a"], "exclude": ["a"]}, "'a' is both requested and excluded"),
         ({"exclude": ["a"], "force": {"aten.gelu": "a"}}, "aten.gelu is forced to 'a', which is not allowed"),
         ({"backends": ["b"], "force": {"aten.gelu": "a"}}, "aten.gelu is forced to 'a', which is not allowed"),
         ({"exclude": ["eager"]}, "eager is the fallback and cannot be excluded"),

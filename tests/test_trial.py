@@ -38,7 +38,7 @@ FAULTS = {
     "memory": ("kept = [bytearray(b'x') * 2**28 for _ in range(12)]", "of memory"),
     "chatter": ("import os; os.write(1, b'x' * 2**21)", "it printed 2 MB, 1 MB allowed"),
     "crash while registering": (REGISTERING.format(act="import ctypes; ctypes.string_at(0)"), "SIGSEGV"),
-    "register junk": (REGISTERING.format(act="return ['fatal']"), "gave a str, no BackendInfo"),
+    "register junk": (REGISTERING.format(act="return ['fatal']"), "returned a str, not a BackendInfo"),
     "register for ever": (REGISTERING.format(act="return itertools.count()"), "more than 1000 backends"),
 }
 

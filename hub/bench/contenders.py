@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from hub.config.suggest import did_you_mean
 from hub.discovery.registry import load_attribute, registry
-from hub.errors import HubError
+from hub.errors import OptionError
 from hub.plugin.entry import Entry
 
 HUB = "hub"
@@ -83,7 +83,7 @@ def backend_left_out(name: str) -> str:
 def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
     """Return the hub and the named contenders, each once; None means eager and every peer that can run here.
 
-    A named contender that cannot run is included with its reason. Raise HubError, with the nearest name, for an unknown
+    A named contender that cannot run is included with its reason. Raise OptionError, with the nearest name, for an unknown
     one.
     """
     known = _known(registry().entries.values())
@@ -91,7 +91,7 @@ def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
         wanted = _names(known, lambda one: not one.is_hub)
     for name in wanted:
         if name not in known:
-            raise HubError(
+            raise OptionError(
                 f"no contender is named {name!r}{did_you_mean(name, known)}", hint=f"choose from {', '.join(known)}"
             )
     return tuple(known[name] for name in dict.fromkeys((HUB, *wanted)))

@@ -19,7 +19,7 @@ from hub.bench.plot import score_figure, speedup_figure
 from hub.bench.result import FORMAT, Benchmark
 from hub.bench.summary import WAYS, Summary, is_library, label, names_in, relative_speed, summarize
 from hub.bench.whole import ROUNDS, benchmark
-from hub.errors import HubError
+from hub.errors import BenchmarkError
 from hub.report.numbers import count
 
 SUMMARY, TABLE = "summary.json", "summary.md"
@@ -60,13 +60,13 @@ class Job:
 def sweep(wanted: Sweep, say: Callable[[str], None]) -> Summary:
     """Run the requested benchmarks, write everything, and return the summary of all files in the folder.
 
-    `say` is called with one line about each benchmark. Raise HubError for unknown names before anything runs.
+    `say` is called with one line about each benchmark. Raise OptionError for unknown names before anything runs.
     """
     jobs = jobs_of(wanted)
     wanted.folder.mkdir(parents=True, exist_ok=True)
     left = [job for job in jobs if not _is_done(job, wanted)]
     if len(left) < len(jobs):
-        say(f"{count(len(jobs) - len(left), 'benchmark')} of {len(jobs)} there already")
+        say(f"{len(jobs) - len(left)} of {count(len(jobs), 'benchmark')} done already")
     began_s = time.monotonic()
     for number, job in enumerate(left, 1):
         run = _run(job, wanted)
@@ -77,7 +77,7 @@ def sweep(wanted: Sweep, say: Callable[[str], None]) -> Summary:
 
 
 def jobs_of(wanted: Sweep) -> tuple[Job, ...]:
-    """Return every benchmark: all models at their own batch, then at the second. Raise HubError for unknown names."""
+    """Return every benchmark: all models at their own batch, then at the second. Raise OptionError for unknown names."""
     recipes = {name: zoo.recipe_of(name) for name in wanted.models}
     return tuple(
         Job(name, recipe.batches[position]) for position in range(wanted.batches) for name, recipe in recipes.items()
@@ -157,10 +157,12 @@ def runs_in(folder: Path) -> tuple[Benchmark, ...]:
 
 
 def write_summary(folder: Path) -> Summary:
-    """Write table, figures and summary of all benchmarks in a folder; return the summary. Raise HubError for none."""
+    """Write table, figures and summary of all benchmarks in a folder; return the summary. Raise BenchmarkError for none."""
     runs = runs_in(folder)
     if not runs:
-        raise HubError(f"no results in {folder}", hint="run `hub bench --zoo` first, without stopping the first model")
+        raise BenchmarkError(
+            f"no results in {folder}", hint="run `hub bench --zoo` first, without stopping the first model"
+        )
     summary = summarize(runs)
     write(folder / SUMMARY, summary.model_dump_json(indent=2) + "\n")
     write(folder / TABLE, summary_text(runs, summary))

@@ -67,13 +67,13 @@ def _shares(run: Benchmark) -> list[str]:
     isolation, verification = run.isolation_share, run.verification_share
     lines: list[str] = []
     if isolation is not None:
-        lines.append(f"worker processes add {_beside_bar(isolation, ISOLATION_SHARE)} to a cold compilation")
+        lines.append(f"worker processes add {_next_to_goal(isolation, ISOLATION_SHARE)} to a cold compilation")
     if verification is not None:
-        lines.append(f"verification takes {_beside_bar(verification, VERIFICATION_SHARE)} of a cold compilation")
+        lines.append(f"verification takes {_next_to_goal(verification, VERIFICATION_SHARE)} of a cold compilation")
     return lines
 
 
-def _beside_bar(share: float, most: float) -> str:
+def _next_to_goal(share: float, most: float) -> str:
     return f"{share:.1%} ({'met' if share <= most else 'missed'}: at most {most:.0%})"
 
 

@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from hub.cache.seals import sealed, unsealed
 from hub.cache.trust import distrust, distrust_root
-from hub.errors import CacheError, HubError
+from hub.errors import CacheError, HubError, words_of
 from hub.report.numbers import megabytes
 
 SEAL = "hub-seal.json"
@@ -236,7 +236,7 @@ def _problem(folder: Path) -> str:
     except CacheError as error:
         return error.message
     except OSError as error:
-        return f"{folder} cannot be read: {error}"
+        return f"{folder} cannot be read: {words_of(error)}"
     return ""
 
 
@@ -263,7 +263,7 @@ def _check_contents(folder: Path) -> None:
 def _seal(partial: Path, folder: Path, about: Mapping[str, Any]) -> None:
     """Write the seal: the digest of each file. Raises CacheError if a plugin used its name or saved no plain file."""
     if os.path.lexists(partial / SEAL):
-        raise CacheError(f"a plugin saved a file of its own as {SEAL}", hint="rename it: the name is the hub's")
+        raise CacheError(f"a plugin saved a file named {SEAL}", hint="rename it: the name is the hub's")
     _close_to_others(partial)
     facts = {
         "backend": folder.parent.name,

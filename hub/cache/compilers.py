@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hub.cache.trust import distrust, distrust_root
-from hub.errors import CacheError
+from hub.errors import CacheError, words_of
 
 COMPILERS = "compilers"
 
@@ -18,7 +18,9 @@ def compiler_folder(root: Path, backend: str) -> Path:
             place.mkdir(parents=place == root, exist_ok=True, mode=0o700)
         reason = distrust_root(root) or distrust(folder.parent) or distrust(folder)
     except OSError as error:
-        raise CacheError(f"{folder} cannot be made: {error}", hint="set cache_dir to a folder that you own") from error
+        raise CacheError(
+            f"{folder} cannot be made: {words_of(error)}", hint="set cache_dir to a folder that you own"
+        ) from error
     if reason:
         raise CacheError(f"the cache folder is not used: {reason}")
     return folder

@@ -14,7 +14,7 @@ from filelock import FileLock
 from hub.cache.trust import distrust, distrust_root
 
 DATABASE = "measurements.sqlite"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Schema version in the file's `user_version`. A file with another one is set aside, not migrated: measuring anew is
 cheap."""
 BUSY_S = 10.0
@@ -26,7 +26,7 @@ _SCHEMA: Mapping[str, str] = {
     "measurements": (
         "CREATE TABLE measurements (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, structure TEXT NOT NULL, "
         "backend TEXT NOT NULL, versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, "
-        "spin INTEGER NOT NULL, effort TEXT NOT NULL, accuracy REAL, modes TEXT NOT NULL, run_s REAL NOT NULL, "
+        "busy_wait INTEGER NOT NULL, effort TEXT NOT NULL, accuracy REAL, modes TEXT NOT NULL, run_s REAL NOT NULL, "
         "spread_s REAL NOT NULL, transfer_bytes INTEGER NOT NULL, detail TEXT NOT NULL, compile_s REAL NOT NULL, "
         "features TEXT NOT NULL, "
         "made TEXT NOT NULL, digest TEXT NOT NULL)"
@@ -39,7 +39,7 @@ _SCHEMA: Mapping[str, str] = {
     ),
     "failures": (
         "CREATE TABLE failures (key TEXT PRIMARY KEY, structure TEXT NOT NULL, backend TEXT NOT NULL, "
-        "versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, spin INTEGER NOT NULL, "
+        "versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, busy_wait INTEGER NOT NULL, "
         "effort TEXT NOT NULL, accuracy REAL, modes TEXT NOT NULL, stage TEXT NOT NULL, "
         "reason TEXT NOT NULL, node INTEGER, made TEXT NOT NULL, "
         "digest TEXT NOT NULL)"

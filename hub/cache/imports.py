@@ -13,7 +13,7 @@ from typing import Any
 from hub.cache.artifacts import PARTIAL
 from hub.cache.seals import sealed, unsealed
 from hub.cache.trust import distrust, distrust_root
-from hub.errors import CacheError
+from hub.errors import CacheError, words_of
 
 IMPORTS = "plugins.json"
 LEFTOVERS = f"{IMPORTS}{PARTIAL}"
@@ -61,7 +61,7 @@ def read_imports(root: Path) -> KeptImports:
     except FileNotFoundError:
         return KeptImports()
     except (OSError, RuntimeError) as error:  # RuntimeError: circular links
-        return KeptImports(problem=f"{path} cannot be read: {error}", is_removable=True)
+        return KeptImports(problem=f"{path} cannot be read: {words_of(error)}", is_removable=True)
     if facts is None:
         return KeptImports(problem=f"{path} is damaged", is_removable=True)
     try:
@@ -107,5 +107,5 @@ def forget_faults(root: Path, plugin: str | None = None) -> int:
     try:
         write_imports(root, left)
     except OSError as error:
-        raise CacheError(f"{root / IMPORTS} cannot be written: {error}") from error
+        raise CacheError(f"{root / IMPORTS} cannot be written: {words_of(error)}") from error
     return len(kept) - len(left)

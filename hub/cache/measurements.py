@@ -30,7 +30,7 @@ _HURRIED_MS = 50
 MOST: Mapping[str, int] = {"measurements": 50_000, "failures": 5_000, "choices": 5_000, "profiles": 500}
 """Most rows of each table; new ones replace the oldest. With all tables full, the file has about 60 MB."""
 
-_SUBJECT = "key, structure, backend, versions, machine, threads, spin, effort, accuracy, modes"
+_SUBJECT = "key, structure, backend, versions, machine, threads, busy_wait, effort, accuracy, modes"
 _COLUMNS: Mapping[str, str] = {
     "measurements": f"{_SUBJECT}, run_s, spread_s, transfer_bytes, detail, compile_s, features, made, digest",
     "failures": f"{_SUBJECT}, stage, reason, node, made, digest",
@@ -55,7 +55,7 @@ class Subject:
     machine: str
     """See `machine_digest`."""
     threads: int
-    spin: bool
+    busy_wait: bool
     effort: str
     accuracy: float | None
     modes: str
@@ -417,7 +417,7 @@ def _subject_row(subject: Subject) -> tuple[Any, ...]:
         subject.versions,
         subject.machine,
         int(subject.threads),
-        int(subject.spin),
+        int(subject.busy_wait),
         subject.effort,
         None if subject.accuracy is None else float(subject.accuracy),
         subject.modes,
@@ -425,8 +425,8 @@ def _subject_row(subject: Subject) -> tuple[Any, ...]:
 
 
 def _subject_of(row: Sequence[Any]) -> Subject:
-    structure, backend, versions, machine, threads, spin, effort, accuracy, modes = row[:9]
-    return Subject(structure, backend, versions, machine, threads, bool(spin), effort, accuracy, modes)
+    structure, backend, versions, machine, threads, busy_wait, effort, accuracy, modes = row[:9]
+    return Subject(structure, backend, versions, machine, threads, bool(busy_wait), effort, accuracy, modes)
 
 
 def _combined(subject: Subject, rows: Sequence[Sequence[Any]]) -> Measurement:

@@ -13,7 +13,7 @@ from pathlib import Path
 from hub.cache.artifacts import PARTIAL
 from hub.cache.seals import sealed, unsealed
 from hub.cache.trust import distrust
-from hub.errors import PlanError
+from hub.errors import PlanError, words_of
 from hub.plan import Plan
 
 PLANS = "plans"
@@ -39,7 +39,7 @@ def read_plan(path: Path) -> KeptPlan:
     except FileNotFoundError:
         return KeptPlan()
     except OSError as error:
-        return KeptPlan(problem=f"{path} cannot be read: {error}")
+        return KeptPlan(problem=f"{path} cannot be read: {words_of(error)}")
     if facts is None:
         return KeptPlan(problem=f"{path} is damaged")
     if facts.get("key") != path.stem:

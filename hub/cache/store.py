@@ -12,7 +12,7 @@ from hub.cache.artifacts import FOLDER, Saved, check_artifact, discard_artifact,
 from hub.cache.plans import PLANS, read_plan, write_plan
 from hub.cache.trust import distrust_root
 from hub.cache.upkeep import Pruned, prune
-from hub.errors import CacheError
+from hub.errors import CacheError, words_of
 from hub.plan import Plan
 
 
@@ -28,7 +28,7 @@ class Store:
             reason = distrust_root(root)
         except OSError as error:
             raise CacheError(
-                f"the cache folder {root} cannot be made: {error}", hint="set cache_dir to a folder that you own"
+                f"the cache folder {root} cannot be made: {words_of(error)}", hint="set cache_dir to a folder that you own"
             ) from error
         if reason:
             raise CacheError(f"the cache folder is not used: {reason}")

@@ -28,6 +28,8 @@ def distrust_root(root: Path) -> str:
     folder is trusted: the user chose to keep files there.
     """
     place = root.resolve(strict=True)
+    if not place.is_dir():
+        return f"{place} is not a folder"
     found = (_others(place, place.stat()), *map(_open_to_others, place.parents))
     return next((reason for reason in found if reason), "")
 

@@ -192,7 +192,7 @@ def _contents(cells: Iterable[Any]) -> Iterator[Any]:
 def _warn_of(kind: str) -> None:
     if kind not in _warned:
         _warned.add(kind)
-        warnings.warn(f"nn.{kind} runs in eager: {IN_TRAINING}\n  next step: {HOW_TO_CAPTURE}", HubWarning, stacklevel=2)
+        warnings.warn(f"nn.{kind} runs in eager: {IN_TRAINING}\n  hint: {HOW_TO_CAPTURE}", HubWarning, stacklevel=2)
 
 
 IN_TRAINING = "where gradients are recorded, PyTorch would unroll recurrent modules over time"

@@ -38,9 +38,11 @@ def capture_inference(
         # Pre-dispatch tracing cannot look inside one, and leaves its level behind when it fails.
         raise CaptureError(f"{transform} inside the program has no pre-dispatch form")
     if view := written_hidden_view(module):
-        raise CaptureError(f"{view} gives views without declaring them, and a write to such memory would be lost")
+        raise CaptureError(f"{view} returns views without declaring them, and a write to such memory would be lost")
     if _leaves_gradients_otherwise(module):
-        raise CaptureError("the program leaves gradients switched on or off after it, which no functional graph says")
+        raise CaptureError(
+            "the program leaves gradients switched on or off after it, which a functional graph cannot express"
+        )
     try:
         with torch.no_grad(), (phases or Phases()).during(Work.CAPTURE):
             exported, signature = aot_export_module(
@@ -65,7 +67,7 @@ def capture_inference(
     mutated = signature.user_inputs_to_mutate
     outputs = output_arguments(captured)
     targets = tuple(mutated[node.name] for node in outputs[: len(mutated)])
-    if view := _view_beside_a_write(outputs[: len(mutated)], outputs[len(mutated) :]):
+    if view := _view_of_a_written_input(outputs[: len(mutated)], outputs[len(mutated) :]):
         raise CaptureError(f"{view} is a view of an input that was written to through another view")
     simplify(captured)
     placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
@@ -79,7 +81,7 @@ def capture_inference(
     )
 
 
-def _view_beside_a_write(written: Sequence[Any], returned: Sequence[Any]) -> str | None:
+def _view_of_a_written_input(written: Sequence[Any], returned: Sequence[Any]) -> str | None:
     """Return the name of an output that shares memory with a written input but is not a view of the value written back.
 
     `v = x.unsqueeze(0); v.relu_(); return v`: the graph returns relu's result, and writes a view of it to x. The output

@@ -54,7 +54,7 @@ def why_nothing(model: Callable[..., Any], frames: Frames) -> Nothing:
     """Return why no program of `model` was captured, given the record of its frames."""
     plain = uncompiled(model)
     if frames.has_programs:
-        return Nothing(Cause.NOT_TRIED, "what was captured is gone, since PyTorch was reset", "call it again")
+        return Nothing(Cause.NOT_TRIED, "what was captured was lost when PyTorch was reset", "call it again")
     if switch := _switched_off():
         return Nothing(Cause.SWITCHED_OFF, f"{switch} turns torch.compile off", "unset it")
     if (note := _disabled(plain)) is not None:

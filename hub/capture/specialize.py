@@ -22,13 +22,13 @@ def specialized(graph: Graph, args: Sequence[Any]) -> Graph:
     Arithmetic on sizes becomes numbers. Raise CaptureError if a size depends on data, or an operator calls programs.
     """
     if any(isinstance(getattr(graph.module, str(node.target)), fx.GraphModule) for node in _constants(graph)):
-        raise CaptureError("an operator calls programs of its own")
+        raise CaptureError("an operator calls other programs")
     mode = FakeTensorMode()
     try:
         with mode, torch.no_grad():
             made = _Writer(graph, mode).written(args)
     except Exception as error:
-        raise CaptureError(f"there is no graph of its own for these sizes: {text_of(error)}") from error
+        raise CaptureError(f"no separate graph can be made for these sizes: {text_of(error)}") from error
     names = {node.name for node in made.graph.nodes}
     sizes = "x".join(str(value) for node, value in zip(graph.placeholders, args, strict=True) if is_size(node))
     return Graph(

@@ -11,7 +11,7 @@ from hub.cli.plugins import WithPlugins
 
 app = typer.Typer(
     cls=WithPlugins,
-    help="Let every installed compiler bid for pieces of a PyTorch model, and run the cheapest proven plan.",
+    help="Run a PyTorch model on the fastest mix of the installed compilers.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help renders in half the time of boxes
     pretty_exceptions_enable=False,
@@ -28,7 +28,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def _check_name(model: str) -> None:
-    """Raise HubError for a misspelt name before spending seconds on importing torch."""
+    """Raise OptionError for a misspelt name before spending seconds on importing torch."""
     from hub.bench.models import check_name
 
     check_name(model)
@@ -44,7 +44,7 @@ def hub(
 
 
 cache = typer.Typer(
-    help="See, check and clean the folder of saved executables, plans and measurements.",
+    help="Show, check and clean the cache of executables, plans and measurements.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -56,7 +56,10 @@ CacheDir = Annotated[str | None, typer.Option("--cache-dir", metavar="FOLDER", h
 @cache.command("ls")
 @command
 def list_cache(*, json: Json = False, cache_dir: CacheDir = None) -> None:
-    """List cache entries, least recently used first, and recorded failures."""
+    """List the entries and the recorded failures.
+
+    Entries that were used least recently come first.
+    """
     from hub.cli.cache import print_kept
 
     print_kept(given_options({"cache_dir": cache_dir}), as_json=json)
@@ -70,7 +73,10 @@ def verify_cache(
     repair: Annotated[bool, typer.Option("--repair", help="Remove corrupt entries.")] = False,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Read every byte of the cache and report corrupt entries (exit 1 if any remain)."""
+    """Read every entry and report the corrupt ones.
+
+    Exit status: 0, or 1 if corrupt entries remain.
+    """
     from hub.cli.cache import print_broken
 
     print_broken(given_options({"cache_dir": cache_dir}), as_json=json, repair=repair)
@@ -84,7 +90,10 @@ def prune_cache(
     cache_gb: Annotated[str | None, typer.Option("--cache-gb", metavar="GB", help="Target size.")] = None,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Remove the least recently used entries, and files left behind by killed processes."""
+    """Remove the least recently used entries.
+
+    Files that killed processes left behind are removed too.
+    """
     from hub.cli.cache import print_pruned
 
     print_pruned(given_options({"cache_dir": cache_dir, "cache_gb": cache_gb}), as_json=json)
@@ -99,7 +108,10 @@ def clear_cache(
     tuning: Annotated[bool, typer.Option("--tuning", help="Remove tuned kernels too: hours of `hub tune`.")] = False,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Remove all executables, plans, measurements and recorded failures; keep tuned kernels unless --tuning is given."""
+    """Remove everything except tuned kernels.
+
+    With --tuning, remove these too.
+    """
     from hub.cli.cache import clear_and_print
 
     clear_and_print(given_options({"cache_dir": cache_dir}), as_json=json, is_sure=yes, with_tuning=tuning)
@@ -115,7 +127,7 @@ def forget_failures(
     json: Json = False,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Forget recorded failures, so that what failed is tried again."""
+    """Forget recorded failures, so that they are tried again."""
     from hub.cli.cache import forget_and_print
 
     forget_and_print(backend, given_options({"cache_dir": cache_dir}), as_json=json)
@@ -126,11 +138,9 @@ def forget_failures(
 def list_backends(
     *,
     json: Json = False,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Run a program of one operator with each, in a child process.")
-    ] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Run a small program on each, in a child process.")] = False,
 ) -> None:
-    """List installed backends, and how to fix those that are unavailable."""
+    """List the backends, and how to install missing ones."""
     from hub.cli.backends import print_backends
 
     print_backends(as_json=json, probe=probe)
@@ -147,8 +157,9 @@ def check_plugin(
         float | None, typer.Option("--limit", metavar="SECONDS", help="Time limit for one operator or step.")
     ] = None,
 ) -> None:
-    """Check that a backend keeps its promises, each in a subprocess that may crash.
+    """Test that a backend keeps the plugin contract.
 
+    Each check runs in a process of its own, which may crash.
     Exit status: 0, or 1 if a check failed.
     """
     from hub.cli.check_plugin import print_check
@@ -161,13 +172,13 @@ def check_plugin(
 def doctor(
     *,
     json: Json = False,
-    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure the machine, or only look.")] = True,
+    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure this machine, or only report.")] = True,
     threads: Annotated[str | None, typer.Option("--threads", metavar="N", help="Threads one call may use.")] = None,
     cache_dir: Annotated[
         str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Where measurements and executables are kept.")
     ] = None,
 ) -> None:
-    """Check the installation, and measure the performance of this machine once."""
+    """Check the installation and measure this machine."""
     from hub.cli.doctor import print_health
 
     print_health(given_options({"threads": threads, "cache_dir": cache_dir}), as_json=json, measure=measure)
@@ -188,7 +199,7 @@ def explain(*, model: ModelName, batch: Batch = None, json: Json = False, given:
 @command
 @with_options
 def run(*, model: ModelName, batch: Batch = None, json: Json = False, given: dict[str, object]) -> None:
-    """Run a model through the hub, and compare its output with eager."""
+    """Run a model, and compare results and speed with eager."""
     _check_name(model)
     from hub.cli.plans import print_run
 
@@ -237,36 +248,34 @@ def tune(
 def bench(
     *,
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="As for `hub run`; none with --zoo.", show_default=False)
+        str | None, typer.Argument(metavar="MODEL", help="As for `hub run`; not with --zoo.", show_default=False)
     ] = None,
     against: Annotated[
         str | None,
         typer.Option(
-            "--against", metavar="A,B", help="Contenders next to hub: eager, a library's own API, hub:BACKEND, hub-BACKEND."
+            "--against", metavar="A,B", help="What to compare with: eager, a library's own API, hub:BACKEND, hub-BACKEND."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=3, help="Blocks of calls for each contender.")] = 15,
+    rounds: Annotated[int, typer.Option("--rounds", min=3, help="Blocks of calls of each contender.")] = 15,
     batch: Batch = None,
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin with empty caches, so that first calls are cold.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start with empty caches, so that first calls are cold.")] = False,
     ablation: Annotated[bool, typer.Option("--ablation", help="Add the hub without each backend.")] = False,
     alone: Annotated[bool, typer.Option("--alone", help="Add the hub with each backend alone.")] = False,
-    warm: Annotated[bool, typer.Option("--warm", help="Add a second process.")] = False,
-    isolation: Annotated[bool, typer.Option("--isolation", help="Add what worker processes cost a compilation.")] = False,
-    zoo: Annotated[bool, typer.Option("--zoo", help="Run the built-in models, and summarize.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Add a second process, which uses the cache of the first.")] = False,
+    isolation: Annotated[bool, typer.Option("--isolation", help="Add the time that worker processes cost.")] = False,
+    zoo: Annotated[bool, typer.Option("--zoo", help="Benchmark all built-in models and summarize.")] = False,
     models: Annotated[str | None, typer.Option("--models", metavar="A,B", help="With --zoo: only these.")] = None,
     batches: Annotated[int, typer.Option("--batches", min=1, max=2, help="With --zoo: batch sizes of each.")] = 2,
     output: Annotated[str, typer.Option("--output", metavar="DIR", help="With --zoo: where results go.")] = "hub-bench",
-    cold: Annotated[
-        bool, typer.Option("--cold", help="Start once with empty caches, and break the wait down by phase.")
-    ] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="Time one start with empty caches, by phase.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="With --zoo: keep existing results.")] = False,
-    small: Annotated[bool, typer.Option("--small", help="Tiny built-in models, to see that everything works.")] = False,
+    small: Annotated[bool, typer.Option("--small", help="Use tiny built-in models, to see that everything works.")] = False,
     given: dict[str, object],
 ) -> None:
-    """Benchmark a model, or the whole zoo, against every compiler's own API.
+    """Benchmark a model against every compiler's own API.
 
-    Each contender runs in its own process; blocks of calls are interleaved.
+    With --zoo, benchmark all built-in models. Each contender runs in its own process; blocks of calls are interleaved.
     """
     if not zoo and model is not None:
         _check_name(model)

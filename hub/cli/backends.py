@@ -12,7 +12,7 @@ from hub.discovery.listing import ListedBackend, list_backends
 from hub.report.columns import columns
 from hub.report.numbers import names_text
 
-_HEADERS = ("backend", "version", "library", "devices", "dtypes", "operators", "can", "from")
+_HEADERS = ("backend", "version", "library", "devices", "dtypes", "operators", "supports", "package")
 
 
 def print_backends(*, as_json: bool, probe: bool) -> None:
@@ -52,7 +52,7 @@ def _abilities(backend: ListedBackend) -> str:
 
 def _remarks(listed: Sequence[ListedBackend]) -> list[str]:
     lines = [
-        f"{backend.name}: {backend.reason}{f'; fix it with: {backend.install}' if backend.install else ''}"
+        f"{backend.name}: {backend.reason}{f'; to fix it: {backend.install}' if backend.install else ''}"
         for backend in listed
         if not backend.available
     ]

@@ -19,7 +19,8 @@ from hub.bench.result import FailureKind
 from hub.bench.sweep import TABLE, Sweep, sweep
 from hub.bench.table import benchmark_text
 from hub.bench.whole import benchmark
-from hub.errors import CaptureError, HubError, OptionError
+from hub.errors import BenchmarkError, CaptureError, HubError, OptionError
+from hub.report.output import check_output
 
 _STANDARD_OUTPUT = "-"
 
@@ -53,7 +54,7 @@ class ZooFlags:
 
 
 def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: str | None) -> None:
-    """Run the benchmark, print the table, and write JSON if requested. Raise HubError if no contender could run."""
+    """Run the benchmark, print the table, and write JSON if requested. Raise BenchmarkError if no contender could run."""
     if model is None:
         raise OptionError("no model was named", hint="`hub bench MODEL`, or `hub bench --zoo` for all built-in ones")
     _check_place(json)
@@ -75,7 +76,7 @@ def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: 
     if missed := [one.failure for one in run.results if one.failure_kind is FailureKind.CAPTURE]:
         raise CaptureError(missed[0], hint="`hub explain MODEL` says more")
     if not any(one.call_s for one in run.results):
-        raise HubError("no contender could run", hint="`hub list-backends --probe` says what works here")
+        raise BenchmarkError("no contender could run")
 
 
 def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
@@ -127,7 +128,7 @@ def print_cold(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> None:
         if wanted.json != _STANDARD_OUTPUT:
             typer.echo(f"{cold_text(cold)}\n")
     if not found:
-        raise HubError("no model could be started", hint="`hub explain MODEL` says more")
+        raise BenchmarkError("no model could be started", hint="`hub explain MODEL` says more")
     texts = ",\n".join(cold.to_json() for cold in found)
     text = f"[{texts}]" if is_zoo else texts
     if wanted.json == _STANDARD_OUTPUT:
@@ -166,6 +167,5 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _check_place(json: str | None) -> None:
-    """Raise HubError, before minutes of timing, if the folder of the JSON file does not exist."""
-    if json not in (None, _STANDARD_OUTPUT) and not Path(json).parent.is_dir():
-        raise HubError(f"there is no folder {Path(json).parent} for {json}")
+    if json not in (None, _STANDARD_OUTPUT):
+        check_output(Path(json))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
+from hub.report.output import check_output
 from hub.report.progress import progress_for
-from hub.testing.conformance.score import check_folder, score_lines, write_score
+from hub.testing.conformance.score import score_lines, write_score
 from hub.testing.conformance.suite import LIMIT_S, check_backend
 
 _STANDARD_OUTPUT = "-"
@@ -16,7 +19,7 @@ _FAILED = 1
 def print_check(backend: str, *, only: str | None, json: str | None, limit_s: float | None) -> None:
     """Print the score, write JSON if requested, and exit with status 1 if a check failed. Raise HubError on failure."""
     if json not in (None, _STANDARD_OUTPUT):
-        check_folder(json)
+        check_output(Path(json))
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
     progress = progress_for(f"check of {backend}")
     score = check_backend(backend, only=names, limit_s=LIMIT_S if limit_s is None else limit_s, progress=progress)

@@ -178,13 +178,13 @@ def _heading(health: Health) -> list[str]:
 
 def _backend_cells(backend: ListedBackend) -> tuple[str, ...]:
     library = f"{backend.library} {backend.library_version or '-'}" if backend.library else "-"
-    mend = f"; fix it with: {backend.install}" if backend.install else ""
-    return (backend.name, backend.package_version, library, "ok" if backend.available else f"{backend.reason}{mend}")
+    fix = f"; to fix it: {backend.install}" if backend.install else ""
+    return (backend.name, backend.package_version, library, "ok" if backend.available else f"{backend.reason}{fix}")
 
 
 def _profile_lines(profile: Profile | None) -> list[str]:
     if profile is None:
-        return ["this machine was not measured with this number of threads; `hub doctor` does it"]
+        return ["this machine has not been measured with this number of threads; run `hub doctor` without --no-measure"]
     return [
         f"machine   measured {profile.made} with {count(profile.threads, 'thread')}",
         f"peaks     {profile.flops_s / 1e9:.0f} Gflop/s in float32 products, {profile.bytes_s / 1e9:.1f} GB/s in copies",
@@ -205,14 +205,14 @@ def _mixing_lines(profile: Profile) -> list[str]:
     if not profile.call_s:
         return []
     names = (*profile.call_s, "eager")
-    headers = ("backend", "one call", *(f"beside {name}" for name in names))
+    headers = ("backend", "one call", *(f"next to {name}" for name in names))
     rows = [
-        (name, duration(profile.call_s[name]), *(_beside(profile, name, other) for other in names))
+        (name, duration(profile.call_s[name]), *(_added_time(profile, name, other) for other in names))
         for name in profile.call_s
     ]
     return columns(headers, rows, right=frozenset(headers[1:]))
 
 
-def _beside(profile: Profile, name: str, other: str) -> str:
+def _added_time(profile: Profile, name: str, other: str) -> str:
     extra_s = profile.mix_s.get("+".join(sorted((name, other))))
     return "-" if extra_s is None else f"+{duration(extra_s)}"

@@ -1,4 +1,4 @@
-"""Flags that several commands share, and how every command ends: a named error on standard error, or a clean exit."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hub.errors import HubError, OptionError
+from hub.cli.ending import ending
+from hub.errors import OptionError
 
 ORIGIN = "the command line"
 """Name in messages for settings given as flags."""
@@ -18,7 +19,7 @@ ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A built-in name, package.module:factory, or file.py:factory.")
 ]
 """Type of a command's argument that names a model, for `load_model`."""
-Batch = Annotated[int | None, typer.Option("--batch", min=1, help="First dim of the inputs.")]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Batch size: the first dimension of the inputs.")]
 """Type of a command's option for the first dim of the inputs, for `load_model`."""
 Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plans to this file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -32,25 +33,25 @@ _OPTIONS: Mapping[str, Any] = {
     "backends": Annotated[str | None, _flag("--backends", "A,B", "Use only these backends.")],
     "exclude": Annotated[str | None, _flag("--exclude", "A,B", "Do not use these backends.")],
     "force": Annotated[
-        list[str] | None, _flag("--force", "OPERATOR=BACKEND", "Send an operator to a backend. Repeatable.")
+        list[str] | None, _flag("--force", "OPERATOR=BACKEND", "Send an operator to a backend. May be repeated.")
     ],
-    "threads": Annotated[str | None, _flag("--threads", "N", "Threads one call may use.")],
+    "threads": Annotated[str | None, _flag("--threads", "N", "Number of threads for one call.")],
     "accuracy": Annotated[str | None, _flag("--accuracy", "X", "Largest allowed max|error| / max|reference|.")],
     "shadow": Annotated[str | None, _flag("--shadow", "X", "Share of live calls that are compared with eager.")],
     "cuda_graphs": Annotated[
         bool | None, _flag("--cuda-graphs/--no-cuda-graphs", None, "Record plans on one GPU as CUDA graphs.")
     ],
-    "renew": Annotated[bool | None, _flag("--renew/--no-renew", None, "Plan again, with every measurement so far.")],
+    "renew": Annotated[bool | None, _flag("--renew/--no-renew", None, "Plan again, using all measurements so far.")],
     "strict": Annotated[bool | None, _flag("--strict/--no-strict", None, "Turn every failure into an error.")],
     "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How long to search for the best plan.")],
     "start": Annotated[str | None, _flag("--start", "eager|wait", "Run in eager until the plan is ready, or wait for it.")],
     "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time limit of planning: 90, 90s, 10m or 1h.")],
-    "isolate": Annotated[bool | None, _flag("--isolate/--no-isolate", None, "Try plugins in processes of their own.")],
+    "isolate": Annotated[bool | None, _flag("--isolate/--no-isolate", None, "Try plugins in separate processes.")],
     "background": Annotated[
-        bool | None, _flag("--background/--no-background", None, "Continue verification after the first answer.")
+        bool | None, _flag("--background/--no-background", None, "Continue to verify after the first call.")
     ],
     "compile_workers": Annotated[
-        str | None, _flag("--compile-workers", "N", "Clusters to compile at once; 0 for one per core.")
+        str | None, _flag("--compile-workers", "N", "Clusters to compile at the same time; 0: one per core.")
     ],
     "compile_limit_s": Annotated[str | None, _flag("--compile-limit-s", "TIME", "Time limit for compiling one cluster.")],
     "memory_limit_gb": Annotated[str | None, _flag("--memory-limit-gb", "GB", "Memory limit of one worker process.")],
@@ -58,30 +59,22 @@ _OPTIONS: Mapping[str, Any] = {
     "plan": Annotated[str | None, _flag("--plan", "FILE", "Replay this plan file instead of planning.")],
     "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
     "cache_gb": Annotated[str | None, _flag("--cache-gb", "GB", "Largest size of the cache; 10 by default.")],
-    "set": Annotated[list[str] | None, _flag("--set", "BACKEND.KEY=VALUE", "A backend's own setting. Repeatable.")],
+    "set": Annotated[list[str] | None, _flag("--set", "BACKEND.KEY=VALUE", "A backend's own setting. May be repeated.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
 }
 """Flag of each setting. Values stay text, so that a wrong one gives the same message as in an environment variable."""
 
-_TRACEBACK = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
+_VERBOSE = Annotated[bool, typer.Option("-v", "--verbose", help="Show whole messages, and the traceback of an error.")]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with a `--traceback` flag: a HubError becomes one message and exit 2, Ctrl-C becomes exit 130."""
+    """Return the command with a `--verbose` flag: errors become one line and a hint, exit status 1, or 2 for wrong use."""
 
-    def run(*, traceback: bool, **arguments: Any) -> None:
-        try:
+    def run(*, verbose: bool, **arguments: Any) -> None:
+        with ending(is_verbose=verbose):
             function(**arguments)
-        except HubError as error:
-            if traceback:
-                raise
-            typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            typer.echo("stopped", err=True)
-            raise typer.Exit(130) from None
 
-    return _signed(run, function, {"traceback": (_TRACEBACK, False)})
+    return _signed(run, function, {"verbose": (_VERBOSE, False)})
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -95,7 +88,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings given as flags, parsed and checked against the other sources. Raise HubError for invalid ones."""
+    """Return the settings given as flags, parsed, and checked together with the other sources. Raise OptionError."""
     import os  # late: `--help` does not need it
 
     from hub.config.options import parse_text, resolve

@@ -9,9 +9,10 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hub.errors import OptionError
+from hub.errors import OptionError, PlanError
 from hub.plan import Plan
-from hub.plan_file import check_place, plans_json, read_plans, write_plans
+from hub.plan_file import plans_json, read_plans, write_plans
+from hub.report.output import check_output
 
 _FORMS = "write one of: hub plan MODEL -o plan.json, hub plan --show plan.json, hub plan diff a.json b.json"
 _DIFF = "diff"
@@ -61,10 +62,10 @@ def _make(model: str, batch: int | None, given: Mapping[str, Any], output: str |
 
     check_name(model)
     if output is not None:
-        check_place(Path(output))
+        check_output(Path(output))
     from hub.frontend.explaining import explain  # imports torch, so only after the arguments are checked
 
-    loaded = load_model(model, batch=batch)
+    loaded = load_model(model, batch=batch, is_tried=True)
     # A plan named by the environment or hub.toml is the one to be remade.
     plans: Sequence[Plan] = explain(loaded.module, *loaded.inputs, options={"plan": None, **given})
     print_plans(plans, as_json=as_json)
@@ -80,7 +81,10 @@ def _print_diff(files: Sequence[str], *, as_json: bool) -> None:
     from hub.report.plan_diff import diff_facts, diff_text, plan_diff
 
     first, second = files
-    diffs = plan_diff(read_plans(Path(first)), read_plans(Path(second)))
+    try:
+        diffs = plan_diff(read_plans(Path(first)), read_plans(Path(second)))
+    except PlanError as error:  # status 1 means that the plans differ, so a bad file has another one, as with diff
+        raise OptionError(error.message, hint=error.hint) from error
     if as_json:
         typer.echo(json.dumps(diff_facts(diffs), indent=2))
     else:

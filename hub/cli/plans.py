@@ -31,7 +31,7 @@ _TIMED_S = 1.0
 
 def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the plans of a model, one for each captured graph, without running it. Raise HubError on failure."""
-    loaded = load_model(spec, batch=batch)
+    loaded = load_model(spec, batch=batch, is_tried=True)
     plans: Sequence[Plan] = hub.explain(loaded.module, *loaded.inputs, options=given or None)
     if as_json:
         typer.echo(_plans_json(plans))
@@ -42,7 +42,7 @@ def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *,
 
 def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
     """Run a model through the hub and in eager; print outputs, difference, time and plan. Raise HubError on failure."""
-    loaded = load_model(spec, batch=batch)
+    loaded = load_model(spec, batch=batch, is_tried=True)
     compiled = compiled_by_hub(loaded.module, given)
     with torch.no_grad():
         awaited = accelerators_of((*loaded.inputs, *loaded.module.parameters()))

@@ -9,7 +9,8 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hub.errors import HubError, PluginLoadError, text_of
+from hub.cli.ending import ended, ending
+from hub.errors import PluginLoadError, text_of
 
 GROUP = "hub.commands"
 
@@ -28,10 +29,10 @@ class WithPlugins(TyperGroup):
         point = _points().get(cmd_name)
         if own is not None or point is None:
             return own
-        return TyperCommand(cmd_name, help=f"Commands of {point.dist.name if point.dist else point.value}.")
+        return TyperCommand(cmd_name, help=f"Plugin command, from {point.dist.name if point.dist else point.value}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command to run. Exit with a named error if a plugin's command cannot be loaded."""
+        """Return the command to run. Exit with an error message if a plugin's command cannot be loaded."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or super().get_command(ctx, name) is not None:
             return name, command, rest
@@ -47,19 +48,13 @@ def _loaded(name: str) -> Any:
         found = _points()[name].load()
         command = typer.main.get_command(cast("typer.Typer", found))
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        raise _ended(PluginLoadError(f"the command {name!r} cannot be loaded: {text_of(error)}", backend=name)) from None
+        failure = PluginLoadError(f"the command {name!r} cannot be loaded: {text_of(error)}", backend=name)
+        raise ended(failure) from None
     run = command.invoke
 
     def invoke(ctx: Any) -> Any:
-        try:
+        with ending(is_verbose=False):
             return run(ctx)
-        except HubError as error:
-            raise _ended(error) from None
 
-    command.invoke = invoke  # named errors end plugins' commands in the same way as the hub's own
+    command.invoke = invoke  # errors end plugins' commands in the same way as the hub's own
     return command
-
-
-def _ended(error: HubError) -> typer.Exit:
-    typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
-    return typer.Exit(2)

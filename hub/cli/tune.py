@@ -19,9 +19,10 @@ from hub.config.options import Options, resolve
 from hub.errors import OptionError
 from hub.frontend.ownership import captured_plans
 from hub.plan import Plan
-from hub.plan_file import check_place, plans_json, write_plans
+from hub.plan_file import plans_json, write_plans
 from hub.planning.kernels import tune_kernels, tuning_backends
 from hub.report.numbers import duration
+from hub.report.output import check_output
 from hub.report.progress import progress_for
 
 SEARCH_SHARE = 0.8
@@ -32,8 +33,8 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
     """Run a model with `tune="full"`; print its plans and where they are saved. Raise HubError on failure."""
     wanted = _tuning(given)
     if output is not None:
-        check_place(Path(output))
-    loaded = load_model(spec, batch=batch)
+        check_output(Path(output))
+    loaded = load_model(spec, batch=batch, is_tried=True)
     began_s = time.perf_counter()
     searched = _searched(spec, loaded, wanted)
     wanted = _left(wanted, searched, time.perf_counter() - began_s)

@@ -176,7 +176,9 @@ def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings, r
         executable = registry.backend(backend).compile(cluster, settings)
     if not callable(executable):
         raise CompileError(
-            f"compile() gave a {type(executable).__name__}, nothing callable", backend=backend, cluster=cluster.name
+            f"compile() returned a {type(executable).__name__}, which is not callable",
+            backend=backend,
+            cluster=cluster.name,
         )
     return executable
 

@@ -49,7 +49,7 @@ def _as_path(value: Any) -> Any:
 def _operator_keys(force: Mapping[str, str]) -> Mapping[str, str]:
     for key in force:
         if not 2 <= len(key.split(".")) <= 3 or not all(part.isidentifier() for part in key.split(".")):
-            raise ValueError(f"{key!r} is no operator")
+            raise ValueError(f"{key!r} is not an operator")
     return force
 
 
@@ -224,7 +224,7 @@ def _check_agreement(options: Options) -> None:
         )
     for name in options.exclude:
         if options.backends is not None and name in options.backends:
-            raise _contradiction(options, "backends", "exclude", f"{name!r} is both asked for and excluded")
+            raise _contradiction(options, "backends", "exclude", f"{name!r} is both requested and excluded")
     for operator, backend in options.force.items():
         if not options.allows(backend):
             other = "exclude" if backend in options.exclude else "backends"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hub.config.suggest import did_you_mean
-from hub.errors import OptionError
+from hub.errors import OptionError, words_of
 
 CONFIG_FILE = "hub.toml"
 _PREFIX = "HUB_"
@@ -87,7 +87,7 @@ _FORMS: Mapping[str, _Form] = {
     "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),
     "isolate": _Form("true or false", "False", _truth),
     "background": _Form("true or false", "False", _truth),
-    "compile_workers": _Form("a whole number, 0 for one a core", "4", int),
+    "compile_workers": _Form("a whole number, 0 for one per core", "4", int),
     "compile_limit_s": _Form("a number of seconds above 0", '120; flags and variables may say "90s" or "10m"', _seconds),
     "memory_limit_gb": _Form("a number of gigabytes above 0", "16.0", float),
     "output_limit_mb": _Form("a number of megabytes above 0", "100.0", float),
@@ -157,7 +157,9 @@ def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise OptionError(f"{path} cannot be read: {error}", hint="write flat keys, such as: threads = 2") from error
+        raise OptionError(
+            f"{path} cannot be read: {words_of(error)}", hint="a hub.toml has lines such as: threads = 2"
+        ) from error
     return dict(_flat(table, str(path), path.parent))
 
 

@@ -143,7 +143,7 @@ def _eager() -> ListedBackend:
         dynamic_shapes=True,
         training=True,
         saveable=False,
-        summary="PyTorch itself, operator by operator; takes what no backend takes",
+        summary="PyTorch itself, operator by operator; runs what no backend supports",
     )
 
 
@@ -183,7 +183,7 @@ def _answer_probe(arguments: Sequence[str]) -> None:
         try:
             verdict: Any = _registry().backend(name).probe()
             if not isinstance(verdict, Support):
-                raise ContractError(f"probe() gave a {type(verdict).__name__}, no Support")
+                raise ContractError(f"probe() returned a {type(verdict).__name__}, not a Support")
             found = {"accepted": bool(verdict.accepted), "reason": shortened(str(verdict.reason))}
         except Exception as error:  # noqa: BLE001 - an exception in a probe is its verdict
             text = f"{type(error).__name__}: {error.message}" if isinstance(error, HubError) else text_of(error)

@@ -28,7 +28,7 @@ from hub.plugin.entry import Entry, installed_version
 from hub.plugin.table import ACCEPTED, Support, refused
 from hub.process.environment import environment_now
 from hub.process.forks import freed_in_forks, note_runtimes
-from hub.process.state import HERE, kept_state, refusal_beside_threads, told_changes
+from hub.process.state import HERE, kept_state, refusal_due_to_threads, told_changes
 
 if TYPE_CHECKING:
     from hub.config.options import Options
@@ -135,7 +135,7 @@ def _why_not(name: str, trials: Trials) -> str:
     """Return why this process must not import an entry point; "" if it may."""
     if fault := trials.faults.get(name, ""):
         return fault
-    reason = refusal_beside_threads(trials.changes.get(name, ()))
+    reason = refusal_due_to_threads(trials.changes.get(name, ()))
     return reason and f"{reason}; call `hub.list_backends()` before they are started"
 
 
@@ -204,7 +204,7 @@ def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
 
 def _checked(info: Any) -> BackendInfo:
     if not isinstance(info, BackendInfo):
-        raise ContractError(f"hub_backends() gave a {type(info).__name__}, no BackendInfo")
+        raise ContractError(f"hub_backends() returned a {type(info).__name__}, not a BackendInfo")
     return info
 
 
@@ -221,7 +221,7 @@ def _fault_of(error: BaseException) -> str:
     if name not in _MOVED:
         return text_of(error)
     major, minor = API_VERSION
-    moved = f"there is no {name} any more, and {MIGRATION} says where things are"
+    moved = f"{name} no longer exists; {MIGRATION} says what replaced it"
     return f"built for plugin API {major - 1}, this hub has {major}.{minor}: {moved}"
 
 

@@ -233,7 +233,7 @@ def registered(module: Any) -> tuple[Any, ...]:
     infos: Iterable[Any] = module.hub_backends()
     found = tuple(itertools.islice(infos, MAX_BACKENDS + 1))
     if len(found) > MAX_BACKENDS:
-        raise ContractError(f"hub_backends() gave more than {MAX_BACKENDS} backends")
+        raise ContractError(f"hub_backends() returned more than {MAX_BACKENDS} backends")
     return found
 
 

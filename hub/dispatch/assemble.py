@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import torch
 
 from hub.discovery.plugin_fault import is_plugins
+from hub.dispatch.busy_waiting import Calm
 from hub.dispatch.codegen import Step, generate
 from hub.dispatch.new_sizes import NewSizes, has_sizes
 from hub.dispatch.shadow import ReportDrift, Shadowed
-from hub.dispatch.spinning import Calm
 from hub.errors import AccuracyError, ContractError, InputRefused, RunError, text_of
 from hub.plugin.graph import Cluster, Graph
 from hub.process.accelerators import wait_for
@@ -82,7 +82,7 @@ def assemble(
     report: Report | None = None,
     strict: bool = False,
     timed: bool = False,
-    spin: bool = True,
+    busy_wait: bool = True,
     shadow: Shadow | None = None,
     sizes: Sizes | None = None,
     bodies: Mapping[str, Callable[..., Any]] | None = None,
@@ -90,7 +90,7 @@ def assemble(
 ) -> Assembled:
     """Return the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
-    Without `spin`, PyTorch's own idle threads do not busy-wait either while the callable lives.
+    Without `busy_wait`, PyTorch's own idle threads do not busy-wait either while the callable lives.
 
     With `shadow`, a share of each cluster's calls is compared with eager; with `sizes`, those with new combinations of
     symbolic sizes are, until the executable is trusted.
@@ -108,7 +108,7 @@ def assemble(
     for node in graph.module.graph.find_nodes(op="get_attr"):
         if bodies and str(node.target) in bodies:
             namespace[node.name] = bodies[str(node.target)]
-    if not spin and loaded:
+    if not busy_wait and loaded:
         namespace["calm"] = Calm()
     if graph.mutated:
         namespace |= {"overlaps": _overlap_check(graph), "original": original or graph.module}

@@ -91,7 +91,7 @@ def unrecordable(graph: Graph) -> str:
         return "its sizes are symbolic"
     elsewhere = next((name for name, value in values.items() if not _is_on_gpu(value)), None)
     if elsewhere is not None:
-        return f"{elsewhere} is no tensor on a GPU"
+        return f"{elsewhere} is not a tensor on a GPU"
     if len({value.device for value in values.values()}) > 1:
         return "it uses several GPUs"
     if drawing := next((node.name for node in graph.nodes if _draws(node)), None):
@@ -111,7 +111,7 @@ def _shared_outputs(graph: Graph) -> str:
     """Return which outputs would no longer share memory as eager's do: those of a recorded plan are copies."""
     roots = [alias_chain(node)[-1] for node in graph.outputs if isinstance(node, fx.Node)]
     if len(roots) < len(graph.outputs):
-        return "an output is no tensor"
+        return "an output is not a tensor"
     shared = next((root for root in roots if root.op != "call_function" or roots.count(root) > 1), None)
     return "" if shared is None else f"an output shares memory with {shared.name}"
 

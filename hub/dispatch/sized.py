@@ -166,10 +166,10 @@ class Sized:
         taken = f"took {1e3 * own_s:.3g} ms a call, the general one {1e3 * general_s:.3g} ms"
         if own_s < general_s:
             chosen = _Chosen(own, size.own, general_s - own_s)
-            text = f"sizes {sizes} have a plan of their own: it {taken}"
+            text = f"sizes {sizes} have their own plan: it {taken}"
         else:
             chosen = _Chosen(self._general, None, 0.0)
-            text = f"sizes {sizes} stay with the general plan: one of their own {taken}"
+            text = f"sizes {sizes} use the general plan: a specific one {taken}"
         if self._settle(key, chosen):
             self._tell(text)
 

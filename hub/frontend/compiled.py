@@ -207,7 +207,7 @@ class CompiledGraph:
         if plan is None or work is None or not work.is_pending:
             return plan
         where = f" ({work.stage})" if work.stage else ""
-        text = f"planning goes on{where}: `hub.wait` waits for its end, and `start='wait'` does in the first call"
+        text = f"planning continues{where}: `hub.wait` waits for it, and with `start='wait'` the first call does"
         return plan.with_events(Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text))
 
     def learn_later(self, candidate: Candidate, event: Event, error: BaseException | None = None) -> None:
@@ -324,7 +324,7 @@ class CompiledGraph:
                 is_timed = self.plan.decided_by is DecidedBy.MEASURED_PLANS
                 calls = f"timed in the gaps between {count(self._n_waited, 'call')} of the model"
                 if problem:
-                    self._note(Stage.LOAD, f"not planned in a process of its own: {problem}")
+                    self._note(Stage.LOAD, f"not planned in a separate process: {problem}")
                 if is_timed:
                     self._note(Stage.TIME, calls)
             self._bindings, self._current, self._is_news = [binding], None, True
@@ -394,7 +394,7 @@ class CompiledGraph:
             original=self.original,
             report=partial(self._failed_while_running, made.served),
             strict=self.options.strict,
-            spin=made.plan.spin,
+            busy_wait=made.plan.busy_wait,
             shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
             sizes=Sizes(made.plan.accuracy, partial(sure_of_sizes, made)),
             bodies=self.bodies,
@@ -519,7 +519,7 @@ class CompiledGraph:
         folder = str(self.options.cache_root)
         if self._cache_problem and folder not in _warned_folders:
             _warned_folders.add(folder)
-            warnings.warn(f"nothing is kept for later processes: {self._cache_problem}", HubWarning, stacklevel=3)
+            warnings.warn(f"nothing is saved for later processes: {self._cache_problem}", HubWarning, stacklevel=3)
         for event in () if self.plan is None else self.plan.events:
             if event.kind in TROUBLE:
                 observe(

@@ -154,7 +154,7 @@ def _for_body(options: Options, graph: Graph) -> Options:
         return options
     try:
         known = [plan.graph_digest for plan in read_plans(options.plan)]
-    except PlanError:
+    except (OptionError, PlanError):
         return options  # the first call raises the error
     return options if graph.digest in known else options.model_copy(update={"plan": None})
 
@@ -168,7 +168,7 @@ def _expect_work(options: Options) -> None:
 
 def _options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
     if mode is not None:
-        raise OptionError(f"mode={mode!r} means nothing to the hub", hint='use options={"tune": "off" | "fast" | "full"}')
+        raise OptionError(f"the hub has no mode={mode!r}", hint='use options={"tune": "off" | "fast" | "full"}')
     return resolve(given, environment_now(), Path.cwd())
 
 

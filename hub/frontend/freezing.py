@@ -129,8 +129,10 @@ def freeze(compiled: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Frozen:
     `compiled` is the result of `hub.compile(model)` or `torch.compile(model, backend="hub")`. It is called with `inputs`
     and `kwargs`, in inference. The present weights, attributes, hooks, flags and globals are frozen; `Frozen.refresh`
     updates them. Raise FreezeError, with the reason, if a call is more than one captured graph: graph breaks, values
-    computed outside the graph, outputs that are not the graph's.
+    computed outside the graph, outputs that are not the graph's. Raise OptionError if `compiled` was not compiled
+    with the hub.
     """
+    graphs_of(compiled)  # raises OptionError for something that was not compiled with the hub
     return Frozen(compiled, inputs, kwargs)
 
 

@@ -119,7 +119,7 @@ def wait(compiled: Any, timeout_s: float | None = None) -> bool:
     """
     if program_behind(compiled) is not None and not graphs_of(compiled):
         text = "nothing is captured yet, so nothing is planned"
-        warnings.warn(f"{text}\n  next step: call the model twice, or give hub.compile its example_inputs", HubWarning, 2)
+        warnings.warn(f"{text}\n  hint: call the model twice, or give hub.compile its example_inputs", HubWarning, 2)
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     return all(graph.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for graph in graphs_of(compiled))
 

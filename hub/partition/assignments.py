@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hub.config.options import Options
-from hub.partition.group import EAGER, Group, group, without_trifles
+from hub.partition.group import EAGER, Group, group, without_trivial_groups
 from hub.partition.verdicts import Verdicts
 from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
@@ -84,7 +84,7 @@ def _assigned(verdicts: Verdicts, wishes: Callable[[str], Sequence[str]], option
 
 def _keeping_forced(graph: Graph, backend_of: Mapping[str, str], options: Options) -> Mapping[str, str]:
     """Drop clusters of trivial nodes only, unless the user forced one of their operators."""
-    lighter = without_trifles(graph, backend_of)
+    lighter = without_trivial_groups(graph, backend_of)
     if not options.force:
         return lighter
     return {

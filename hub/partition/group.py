@@ -123,15 +123,15 @@ def _open(home: _Home, groups: list[tuple[str, list[str]]], last_of: dict[_Home,
     return len(groups) - 1
 
 
-def without_trifles(graph: Graph, backend_of: Mapping[str, str]) -> Mapping[str, str]:
+def without_trivial_groups(graph: Graph, backend_of: Mapping[str, str]) -> Mapping[str, str]:
     """Move groups that only rearrange memory back to eager, in which a view costs microseconds and no boundary."""
     result = dict(backend_of)
     for found in group(graph, backend_of):
-        if found.backend != EAGER and all(is_trifle(graph.by_name[name]) for name in found.nodes):
+        if found.backend != EAGER and all(is_trivial(graph.by_name[name]) for name in found.nodes):
             result.update(dict.fromkeys(found.nodes, EAGER))
     return result
 
 
-def is_trifle(node: fx.Node) -> bool:
+def is_trivial(node: fx.Node) -> bool:
     """Return True for trivial nodes, which compute nothing: views and tuple elements."""
     return node.target is operator.getitem or is_view(node)

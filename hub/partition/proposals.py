@@ -101,10 +101,10 @@ def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ..
         raise ContractError("it changed the graph that it was shown")
     for item in offered:
         if not isinstance(item, Proposal):
-            raise TypeError(f"{item!r} is a {type(item).__name__}, no Proposal")
+            raise TypeError(f"{item!r} is a {type(item).__name__}, not a Proposal")
         texts: tuple[Any, ...] = (item.backend, item.name, *item.nodes)
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"{item!r} has something else than text for a name")
+            raise TypeError(f"{item!r} has a name that is not text")
     return offered
 
 
@@ -113,7 +113,7 @@ def _checked(proposal: Proposal, graph: Graph, verdicts: Verdicts, options: Opti
     backend = proposal.backend
     if backend not in verdicts.by_backend:
         raise _Unusable(
-            f"backend {backend!r} takes no part here" if options.allows(backend) else f"{backend!r} is not allowed"
+            f"backend {backend!r} is not used here" if options.allows(backend) else f"{backend!r} is not allowed"
         )
     if not proposal.nodes:
         raise _Unusable("it names no node")
@@ -179,7 +179,9 @@ def matches(
     try:
         matcher = SubgraphMatcher(traced, ignore_literals=ignore_literals)
     except AssertionError as error:  # from its check for dead code
-        raise PlanError(f"the pattern cannot be looked for: {error}", hint="return every value that it computes") from error
+        raise PlanError(
+            f"the pattern cannot be searched for: {error}", hint="return every value that it computes"
+        ) from error
     found = [sorted(_nodes_of(match)) for match in matcher.match(graph.module.graph)]
     return tuple(tuple(node.name for node in nodes) for nodes in sorted(found, key=operator.itemgetter(0)))
 

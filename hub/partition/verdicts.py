@@ -155,9 +155,9 @@ def _is_named(name: str, options: Options) -> bool:
 def _unfit(info: BackendInfo, graph: Graph, options: Options) -> str | None:
     """Return the reason why a backend cannot be used for this graph at all."""
     if graph.is_training and not info.training:
-        return "takes no training graphs"
+        return "does not support training graphs"
     if graph.is_dynamic and not info.dynamic_shapes:
-        return "takes no dynamic shapes"
+        return "does not support dynamic shapes"
     error = info.max_relative_error
     if error > (options.accuracy or 0.0) and not _is_named(info.name, options):
         return f"its results may be off by {error:.1%}; allow that with options={{'accuracy': {error}}}"
@@ -212,7 +212,7 @@ def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], 
             raise
         return _failed(backend, f"supports({operator}) raised {text_of(error)}", events)
     if not isinstance(answer, Support):  # pyright: ignore[reportUnnecessaryIsInstance] - plugins are not trusted
-        return _failed(backend, f"supports({operator}) gave a {type(answer).__name__}, no Support", events)
+        return _failed(backend, f"supports({operator}) returned a {type(answer).__name__}, not a Support", events)
     return ACCEPTED if answer.accepted else answer
 
 

@@ -130,7 +130,7 @@ class Aside(Chore):
             with planning():
                 values = self._arguments()
                 if values is None:
-                    return None, "the model is gone"
+                    return None, "the model no longer exists"
                 write_sample(folder, Sample(self._graph, tuple(values)))
                 del values
                 planned = self._asked(folder)
@@ -146,7 +146,7 @@ class Aside(Chore):
     def _asked(self, folder: Path) -> Planned:
         with self._lock:
             if self._is_stopped:
-                raise WorkerError("the model is gone")
+                raise WorkerError("the model no longer exists")
             # Its temporary files go there too, and are removed with it, because it may be killed at any moment.
             place = {"TMPDIR": str(folder)}
             self._worker = worker = Worker(_MODULE, folder / "log", environment=place, is_behind=True)
@@ -154,7 +154,7 @@ class Aside(Chore):
         worker.post("plan", folder=str(folder), **self._facts)
         while not worker.is_ready(LOOK_S):
             if self._is_stopped:
-                raise WorkerError("the model is gone")
+                raise WorkerError("the model no longer exists")
             self.stage = stage_of(folder)
             if (better := take_better(folder)) is not None:
                 self._improve(better)
@@ -173,7 +173,7 @@ def too_large_to_copy(graph: Graph, args: Sequence[Any]) -> str:
     waiting = (chore for chore in chores() if isinstance(chore, Aside) and chore.is_pending)  # in a fork, none is
     if sum(chore.n_copied_bytes for chore in waiting) + needed <= MAX_COPIED_BYTES:
         return ""
-    return f"for planning beside the model {megabytes(needed)} of inputs would be copied"
+    return f"planning while the model runs would copy {megabytes(needed)} of inputs"
 
 
 def _inputs(graph: Graph, args: Sequence[Any]) -> list[Any]:

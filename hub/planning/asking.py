@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from hub.errors import WorkerError
 from hub.partition.assignments import assignment
 from hub.partition.verdicts import Verdicts, verdicts_of
-from hub.planning.context import Draft, PlanningContext, draft_of
+from hub.planning.context import CandidatePlan, PlanningContext, candidate_plan
 from hub.planning.pricebook import PriceBook
 
 AT_ONCE = 3
@@ -24,14 +24,14 @@ def ask(context: PlanningContext, verdicts: Verdicts, book: PriceBook, backends:
     return verdicts_of(verdicts, names, context.registry, context.options, context.answers)
 
 
-def at_best(context: PlanningContext, verdicts: Verdicts) -> Sequence[Draft]:
+def at_best(context: PlanningContext, verdicts: Verdicts) -> Sequence[CandidatePlan]:
     """Return, for each backend not queried yet, the plan that it has if it supports everything it may.
 
     Backends that have no cluster even then are left out.
     """
     hoped = verdicts.at_best()
-    plans = (assignment(hoped, (name,), context.options) for name in hoped.backends)
-    return [draft_of(context, plan) for plan in plans if plan.clusters]
+    options = (assignment(hoped, (name,), context.options) for name in hoped.backends)
+    return [candidate_plan(context, option) for option in options if option.clusters]
 
 
 def ask_until_taken(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> Verdicts:
@@ -54,8 +54,8 @@ def ask_until_sure(context: PlanningContext, verdicts: Verdicts, book: PriceBook
     """
     while verdicts.unasked:
         orders = (*((name,) for name in verdicts.backends), ())
-        known = [draft_of(context, assignment(verdicts, order, context.options)) for order in orders]
-        best_s = min(book.total_s(draft, book.eager_s()) for draft in known)
+        known = [candidate_plan(context, assignment(verdicts, order, context.options)) for order in orders]
+        best_s = min(book.total_s(plan, book.eager_s()) for plan in known)
         if not (names := _fastest(context, verdicts, book, below_s=best_s)):
             return verdicts
         verdicts = ask(context, verdicts, book, names)
@@ -64,20 +64,20 @@ def ask_until_sure(context: PlanningContext, verdicts: Verdicts, book: PriceBook
 
 def _fastest(context: PlanningContext, verdicts: Verdicts, book: PriceBook, below_s: float = float("inf")) -> Sequence[str]:
     """Return the backends to query next: the fastest by expectation, if their bound is below `below_s` or unknown."""
-    plans = {draft.assignment.backends[0]: draft for draft in at_best(context, verdicts)}
-    hopeful = [name for name, draft in plans.items() if _is_blind(draft, book) or _bound_s(draft, book) < below_s]
+    plans = {plan.assignment.backends[0]: plan for plan in at_best(context, verdicts)}
+    hopeful = [name for name, plan in plans.items() if _is_blind(plan, book) or _bound_s(plan, book) < below_s]
     return sorted(hopeful, key=lambda name: _expected_s(plans[name], book))[:AT_ONCE]
 
 
-def _is_blind(draft: Draft, book: PriceBook) -> bool:
-    return any(book.is_blind(found, draft.settings) for found in draft.assignment.clusters)
+def _is_blind(plan: CandidatePlan, book: PriceBook) -> bool:
+    return any(book.is_blind(found, plan.settings) for found in plan.assignment.clusters)
 
 
-def _bound_s(draft: Draft, book: PriceBook) -> float:
-    return book.total_s(draft, book.eager_s())
+def _bound_s(plan: CandidatePlan, book: PriceBook) -> float:
+    return book.total_s(plan, book.eager_s())
 
 
-def _expected_s(draft: Draft, book: PriceBook) -> float:
+def _expected_s(plan: CandidatePlan, book: PriceBook) -> float:
     eager_s = book.eager_s()
-    clusters_s = sum(book.expected(found, draft.settings).run_s for found in draft.assignment.clusters)
-    return clusters_s + sum(eager_s[name] for name in draft.assignment.eager_nodes)
+    clusters_s = sum(book.expected(found, plan.settings).run_s for found in plan.assignment.clusters)
+    return clusters_s + sum(eager_s[name] for name in plan.assignment.eager_nodes)

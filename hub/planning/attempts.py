@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hub.planning.context import Draft
+from hub.planning.context import CandidatePlan
 
 QUANTILE = 1.96
 """Standard deviations to either end of a normal distribution's 95 % interval."""
@@ -20,7 +20,7 @@ MIN_SECONDS = 0.1
 class Attempt:
     """A plan not compiled yet, and its expected results."""
 
-    draft: Draft
+    plan: CandidatePlan
     run_s: float
     """Median seconds of one call."""
     deviation: float

@@ -26,7 +26,7 @@ from hub.planning.failures import failure_in_service, known_failure, remember_fa
 from hub.planning.schedule import plain_names, steps_for
 from hub.plugin.graph import Cluster
 from hub.process.phases import Work
-from hub.process.state import HERE, WORKER, is_alone, kept_state, refusal_beside_threads, told_changes
+from hub.process.state import HERE, WORKER, is_alone, kept_state, refusal_due_to_threads, told_changes
 from hub.workers.candidate import Candidate, Key
 from hub.workers.session import Session
 from hub.workers.transfer import cut_sample
@@ -298,7 +298,7 @@ def _folder(candidate: Candidate) -> Path:
 
 def _check_threads(changes: Sequence[str], candidate: Candidate) -> None:
     """Raise ContractError if loading a cluster would change process state that other threads see."""
-    if reason := refusal_beside_threads(changes):
+    if reason := refusal_due_to_threads(changes):
         hint = "compile the model before other threads are started"
         raise ContractError(f"not loaded: {reason}", backend=candidate.backend, cluster=candidate.name, hint=hint)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hub.errors import AccuracyError, ContractError, InputRefused
 from hub.partition.group import Group
 from hub.plan import Event, EventKind, Stage
-from hub.planning.context import Draft, PlanningContext
+from hub.planning.context import CandidatePlan, PlanningContext
 from hub.planning.explore import Wanted
 from hub.planning.failures import known_failure, remember_failure
 from hub.planning.pricebook import PriceBook
@@ -38,37 +38,37 @@ class Candidates:
         """Return the number of clusters that compiled."""
         return sum(candidate.failure is None for candidate in self._known.values())
 
-    def of(self, draft: Draft) -> Mapping[Group, Candidate]:
+    def of(self, plan: CandidatePlan) -> Mapping[Group, Candidate]:
         """Return the candidate of each cluster of a plan. Raise KeyError for a cluster that was not compiled."""
-        return {found: self._known[found, draft.settings] for found in draft.assignment.clusters}
+        return {found: self._known[found, plan.settings] for found in plan.assignment.clusters}
 
     def is_known(self, found: Group, settings: CompileSettings) -> bool:
         """Return whether a cluster was compiled, or failed."""
         return (found, settings) in self._known
 
-    def is_ready(self, draft: Draft) -> bool:
+    def is_ready(self, plan: CandidatePlan) -> bool:
         """Return whether every cluster of a plan was compiled."""
-        return self.is_decided(draft) and all(candidate.failure is None for candidate in self.of(draft).values())
+        return self.is_decided(plan) and all(candidate.failure is None for candidate in self.of(plan).values())
 
-    def is_decided(self, draft: Draft) -> bool:
+    def is_decided(self, plan: CandidatePlan) -> bool:
         """Return whether every cluster of a plan was compiled, or failed."""
-        return all(self.is_known(found, draft.settings) for found in draft.assignment.clusters)
+        return all(self.is_known(found, plan.settings) for found in plan.assignment.clusters)
 
-    def is_servable(self, draft: Draft) -> bool:
+    def is_servable(self, plan: CandidatePlan) -> bool:
         """Return whether other processes can load every cluster of a plan."""
-        return self.is_ready(draft) and all(candidate.report.is_saved for candidate in self.of(draft).values())
+        return self.is_ready(plan) and all(candidate.report.is_saved for candidate in self.of(plan).values())
 
     def pieces(self, wanted: Iterable[Wanted]) -> list[Candidate]:
         """Return candidates for pieces that may only improve the decision; they are not saved."""
-        settings = self._context.settings(spin=False)
+        settings = self._context.settings(busy_wait=False)
         return [self._new(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
 
-    def clusters(self, drafts: Iterable[Draft], *, is_needed: bool = True) -> list[Candidate]:
+    def clusters(self, plans: Iterable[CandidatePlan], *, is_needed: bool = True) -> list[Candidate]:
         """Return a candidate per cluster of the plans, single-backend plans first, because one of them is the fallback."""
         keys = {
-            (found, draft.settings): None
-            for draft in sorted(drafts, key=lambda draft: len(draft.assignment.clusters))
-            for found in draft.assignment.clusters
+            (found, plan.settings): None
+            for plan in sorted(plans, key=lambda plan: len(plan.assignment.clusters))
+            for found in plan.assignment.clusters
         }
         return [self._new(found, settings, is_needed=is_needed) for found, settings in keys]
 
@@ -77,14 +77,14 @@ class Candidates:
         return self._context.candidate(name, found, settings, is_needed=is_needed, is_saved=is_saved)
 
     def compile(
-        self, candidates: Sequence[Candidate], beside: Sequence[Candidate] = (), alone_s: float = 0.0
+        self, candidates: Sequence[Candidate], concurrent: Sequence[Candidate] = (), alone_s: float = 0.0
     ) -> list[Candidate]:
         """Compile what was not compiled yet. Of equal candidates the first counts: pieces come last and are not saved.
 
-        `beside` starts only if the others are not done after `alone_s` seconds; what never started is left out.
+        `concurrent` starts only if the others are not done after `alone_s` seconds; what never started is left out.
         """
         new: dict[Key, Candidate] = {}
-        for candidate in (*candidates, *beside):
+        for candidate in (*candidates, *concurrent):
             if candidate.key not in self._known:
                 new.setdefault(candidate.key, candidate)
         if not new:
@@ -100,7 +100,7 @@ class Candidates:
             if candidate.is_needed:
                 self._clock.arrived(candidate.backend)
         most = {backend: self._most_at_once(backend) for backend in by_backend}
-        first = {candidate.backend for candidate in candidates} & by_backend.keys() if beside else ()
+        first = {candidate.backend for candidate in candidates} & by_backend.keys() if concurrent else ()
         made = self._context.session.compile_all(by_backend, self._heard, self._clock, most, first=first, alone_s=alone_s)
         found = [*away, *made]
         self._known |= {candidate.key: candidate for candidate in found}

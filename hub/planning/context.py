@@ -13,7 +13,7 @@ from hub.discovery.registry import Registry
 from hub.errors import WorkerError
 from hub.partition.assignments import Assignment
 from hub.partition.extract import extract
-from hub.partition.group import EAGER, Group, is_trifle
+from hub.partition.group import EAGER, Group, is_trivial
 from hub.partition.proposals import Offered, has_proposers, offered_by_plugins
 from hub.partition.structure import structure_digest
 from hub.partition.verdicts import Answers, answers
@@ -66,10 +66,12 @@ class PlanningContext:
         """Return the graph to decide about."""
         return self.sample.graph
 
-    def settings(self, *, spin: bool, threads: int | None = None) -> CompileSettings:
+    def settings(self, *, busy_wait: bool, threads: int | None = None) -> CompileSettings:
         """Return the settings to compile a cluster with; `threads` defaults to all that a call may use."""
         effort = "full" if self.options.tune == "full" else "fast"
-        return CompileSettings(threads=threads or self.threads, spin=spin, accuracy=self.options.accuracy, effort=effort)
+        return CompileSettings(
+            threads=threads or self.threads, busy_wait=busy_wait, accuracy=self.options.accuracy, effort=effort
+        )
 
     def answers(self, backend: str) -> Answers:
         """Return a backend's support for the graph. Raise HubError if it cannot be loaded, or crashes when queried.
@@ -120,7 +122,7 @@ class PlanningContext:
             versions=self._versions(found.backend),
             machine=machine_digest(),
             threads=settings.threads,
-            spin=settings.spin,
+            busy_wait=settings.busy_wait,
             effort=settings.effort,
             accuracy=settings.accuracy,
             modes=modes_digest(self.modes),
@@ -151,7 +153,7 @@ def limits_of(options: Options) -> Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class CandidatePlan:
     """Candidate plan, not proven yet: an assignment, and how its clusters use threads."""
 
     name: str
@@ -159,15 +161,15 @@ class Draft:
     settings: CompileSettings
 
 
-def draft_of(context: PlanningContext, assignment: Assignment) -> Draft:
+def candidate_plan(context: PlanningContext, assignment: Assignment) -> CandidatePlan:
     """Return an assignment with fitting settings: all threads, and busy-wait if it takes cores from no other code."""
-    return Draft(assignment.name, assignment, context.settings(spin=may_spin(context.graph, assignment)))
+    return CandidatePlan(assignment.name, assignment, context.settings(busy_wait=may_busy_wait(context.graph, assignment)))
 
 
-def may_spin(graph: Graph, assignment: Assignment) -> bool:
+def may_busy_wait(graph: Graph, assignment: Assignment) -> bool:
     """Return whether one cluster does all the computing, so that its busy-waiting threads take cores from no other code."""
     rest = (graph.by_name[name] for found in assignment.groups if found.backend == EAGER for name in found.nodes)
-    return len(assignment.clusters) == 1 and all(is_trifle(node) or _is_size(graph, node.name) for node in rest)
+    return len(assignment.clusters) == 1 and all(is_trivial(node) or _is_size(graph, node.name) for node in rest)
 
 
 def is_on_accelerators(graph: Graph) -> bool:

@@ -11,7 +11,7 @@ from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Stage
 from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken, at_best
-from hub.planning.context import Draft, PlanningContext, draft_of
+from hub.planning.context import CandidatePlan, PlanningContext, candidate_plan
 from hub.planning.decision import Decision
 from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
@@ -74,28 +74,28 @@ def _predicted(
 ) -> Decision:
     """Decide by the best known costs if there is a choice: measured earlier, learned, or estimated."""
     eager_s = book.eager_s()
-    drafts = [draft_of(context, choice) for choice in choices]
-    total_s = dict.fromkeys(drafts, 0.0)
+    plans = [candidate_plan(context, choice) for choice in choices]
+    total_s = dict.fromkeys(plans, 0.0)
     search = None
-    if len(drafts) > 1:
-        is_measured = any(draft.assignment.clusters and _is_measured(draft, book) for draft in drafts)
+    if len(plans) > 1:
+        is_measured = any(plan.assignment.clusters and _is_measured(plan, book) for plan in plans)
         mixer = Mixer(context, book, trusts_estimates=not is_measured)
         if is_measured:  # next to measured plans, one known by estimates alone would win by their optimism
-            drafts = [draft for draft in drafts if not _is_estimated(draft, book)]
-        total_s = {draft: book.total_s(draft, eager_s) for draft in drafts}
-        for draft in mixer.mixes(verdicts, drafts, eager_s, min(total_s.values()), MAX_MIXES):
-            known_s = None if _is_measured(draft, book) else mixer.predicted_s(draft)
-            total_s.setdefault(draft, book.total_s(draft, eager_s) if known_s is None else known_s)
-        drafts = list(total_s)
+            plans = [plan for plan in plans if not _is_estimated(plan, book)]
+        total_s = {plan: book.total_s(plan, eager_s) for plan in plans}
+        for plan in mixer.mixes(verdicts, plans, eager_s, min(total_s.values()), MAX_MIXES):
+            known_s = None if _is_measured(plan, book) else mixer.predicted_s(plan)
+            total_s.setdefault(plan, book.total_s(plan, eager_s) if known_s is None else known_s)
+        plans = list(total_s)
         search = mixer.search(verdicts, n_compiled=0, n_timed=0)
-    best = min(drafts, key=lambda draft: (_weighed(draft, total_s[draft], book), len(draft.assignment.clusters)))
-    costs = book.all_costs((*drafts, best))
+    best = min(plans, key=lambda plan: (_weighed(plan, total_s[plan], book), len(plan.assignment.clusters)))
+    costs = book.all_costs((*plans, best))
     return Decision(
         assignment=best.assignment,
         decided_by=decided_by or _sources(costs),
         settings=best.settings,
         costs=costs,
-        predicted_s=total_s[best] if len(drafts) > 1 else None,
+        predicted_s=total_s[best] if len(plans) > 1 else None,
         failures=book.failures,
         eager_s=eager_s,
         search=search,
@@ -104,19 +104,19 @@ def _predicted(
     )
 
 
-def _weighed(draft: Draft, run_s: float, book: PriceBook) -> float:
+def _weighed(plan: CandidatePlan, run_s: float, book: PriceBook) -> float:
     """Return the seconds that a plan counts with: a prediction is not exact enough to justify any time of compilation."""
-    if _is_measured(draft, book):
+    if _is_measured(plan, book):
         return run_s
-    return weighed(run_s, sum(book.compile_s(found, draft.settings) for found in draft.assignment.clusters))
+    return weighed(run_s, sum(book.compile_s(found, plan.settings) for found in plan.assignment.clusters))
 
 
-def _is_measured(draft: Draft, book: PriceBook) -> bool:
-    return all(book.measured_at_all(found, draft.settings) is not None for found in draft.assignment.clusters)
+def _is_measured(plan: CandidatePlan, book: PriceBook) -> bool:
+    return all(book.measured_at_all(found, plan.settings) is not None for found in plan.assignment.clusters)
 
 
-def _is_estimated(draft: Draft, book: PriceBook) -> bool:
-    return any(book.cost(found, draft.settings).source == "estimated" for found in draft.assignment.clusters)
+def _is_estimated(plan: CandidatePlan, book: PriceBook) -> bool:
+    return any(book.cost(found, plan.settings).source == "estimated" for found in plan.assignment.clusters)
 
 
 def _sources(costs: Mapping[Group, Cost]) -> DecidedBy:

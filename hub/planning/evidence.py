@@ -44,7 +44,7 @@ def plan_of(
         inputs=inputs_of(graph),
         clusters=clusters,
         threads=decision.settings.threads,
-        spin=decision.settings.spin,
+        busy_wait=decision.settings.busy_wait,
         effort="full" if decision.settings.effort == "full" else "fast",
         search=decision.search,
         accuracy=options.accuracy,
@@ -104,7 +104,7 @@ def _reason(graph: Graph, found: Group, decision: Decision, verdicts: Verdicts, 
     if found.backend == EAGER:
         return _eager_reason(graph, found, verdicts)
     if decision.decided_by is DecidedBy.OPTIONS:
-        return "asked for by the options"
+        return "requested by the options"
     if any(options.forced(operator_name(graph.by_name[name])) == found.backend for name in found.nodes):
         return "forced by the options"
     if decision.proof is not None:
@@ -145,7 +145,7 @@ def _bid(backend: str, found: Group, decision: Decision, verdicts: Verdicts) -> 
         return Bid(
             backend=backend, refusal=f"{refusals[0]}{f' (and {len(refusals) - 1} more)' if len(refusals) > 1 else ''}"
         )
-    return Bid(backend=backend, refusal="not priced: no assignment gave it exactly these nodes")
+    return Bid(backend=backend, refusal="not priced: no assignment has a cluster of exactly these nodes")
 
 
 _HUB = Path(__file__).parent.parent
@@ -173,7 +173,7 @@ def groups_of(plan: Plan) -> tuple[Group, ...]:
 
 def settings_of(plan: Plan) -> CompileSettings:
     """Return the settings that a plan's clusters are compiled with."""
-    return CompileSettings(threads=plan.threads, spin=plan.spin, accuracy=plan.accuracy, effort=plan.effort)
+    return CompileSettings(threads=plan.threads, busy_wait=plan.busy_wait, accuracy=plan.accuracy, effort=plan.effort)
 
 
 def fits(plan: Plan, graph: Graph) -> bool:

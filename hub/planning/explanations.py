@@ -34,7 +34,7 @@ def _told(cluster: PlannedCluster, plan: Plan, context: PlanningContext, events:
         if isinstance(said.answer, str):
             cluster = cluster.model_copy(update={"report": said.answer.rstrip()})
         else:
-            problem = f"explain gave a {type(said.answer).__name__}, text expected"
+            problem = f"explain() returned a {type(said.answer).__name__}, not text"
     if problem:
         events.append(
             Event(kind=EventKind.NOTE, stage=Stage.EXPLAIN, message=problem, backend=cluster.backend, cluster=cluster.name)

@@ -188,7 +188,7 @@ class Later(Chore):
     def _start_worker(self) -> None:
         with self._lock:
             if self._is_stopped:
-                raise WorkerError("the model is gone")
+                raise WorkerError("the model no longer exists")
             if self._worker is not None:
                 if self._worker.is_alive:
                     return

@@ -20,7 +20,7 @@ from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
 from hub.errors import CacheError, InputRefused, PlanError, WorkerError
 from hub.partition.assignments import Assignment
-from hub.partition.group import EAGER, Group, is_trifle
+from hub.partition.group import EAGER, Group, is_trivial
 from hub.partition.verdicts import Verdicts, ask_backends, before_asking
 from hub.plan import TROUBLE, DecidedBy, Event, EventKind, Plan, Stage
 from hub.planning.building import Builder, ClusterFailed
@@ -307,7 +307,7 @@ class Maker:
         if decision.kept is not None:
             news = (event for event in events if event not in decision.kept.events)
             return decision.kept.model_copy(update={"graph": self.graph.name}).with_events(*news)
-        assert verdicts is not None, "only a kept plan is built without asking anybody"
+        assert verdicts is not None, "only a kept plan is built without queries"
         return plan_of(self.graph, self.mode, decision, verdicts, self.options, events)
 
     def _check_strict(self, verdicts: Verdicts, assignment: Assignment, events: Sequence[Event]) -> None:
@@ -328,7 +328,7 @@ class Maker:
             node = self.graph.by_name[name]
             forced = self.options.forced(operator_name(node))
             wanted = forced if forced is not None else (self.options.backends or (None,))[0]
-            if name in self.graph.pinned or is_trifle(node) or wanted is None or wanted == EAGER or forced == EAGER:
+            if name in self.graph.pinned or is_trivial(node) or wanted is None or wanted == EAGER or forced == EAGER:
                 continue
             if any(verdicts.takes(backend, name) for backend in verdicts.by_backend):
                 continue  # eager was the fastest, so this is no fallback

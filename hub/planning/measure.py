@@ -16,7 +16,7 @@ from hub.plan import DecidedBy, Event, EventKind, Search, Stage
 from hub.planning.asking import AT_ONCE, ask, at_best
 from hub.planning.attempts import Attempt, deviation_of, most_promising
 from hub.planning.candidates import Candidates
-from hub.planning.context import Draft, PlanningContext, draft_of, is_on_accelerators
+from hub.planning.context import CandidatePlan, PlanningContext, candidate_plan, is_on_accelerators
 from hub.planning.decision import Decision
 from hub.planning.explore import MAX_FAST, worth_measuring
 from hub.planning.mixes import Mixer
@@ -26,7 +26,7 @@ from hub.planning.schedule import plain_names, steps_for
 from hub.pricing.roofline import settle_peaks
 from hub.pricing.timing import median
 from hub.process.phases import Work
-from hub.report.numbers import duration
+from hub.report.numbers import count, duration
 from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock
 from hub.workers.profiling import measure_profile
@@ -103,7 +103,7 @@ class _Measuring:
         self.session = context.session
         self.book = book
         self.verdicts = verdicts
-        self.drafts: list[Draft] = [draft_of(context, choice) for choice in choices]
+        self.plans: list[CandidatePlan] = [candidate_plan(context, choice) for choice in choices]
         self.mixer = Mixer(context, book, trusts_estimates=False)
         self.clock = Clock(context.options.budget_s)
         self.candidates = Candidates(context, book, self.clock)
@@ -139,18 +139,18 @@ class _Measuring:
         proof = race.proof()
         self.events += [_race_failure(name, error) for name, error in race.failures]
         self.events += [_revival(name) for name in race.revived]
-        self.events += self._beside_notes(race)
+        self.events += self._overlap_notes(race)
         return None if proof is None else self._decision(proof, [*finalists, *variants])
 
     # --- Attempts -----------------------------------------------------------------------------------------------------
 
     def _try_plans(self) -> None:
         """Query, compile and time the most promising plans first, until no whole plan is expected to be worth its time."""
-        while self.clock.left_s > 0 and (chosen := self._next_drafts()):
-            backends = {name: None for draft in chosen for name in draft.assignment.backends}
+        while self.clock.left_s > 0 and (chosen := self._next_plans()):
+            backends = {name: None for plan in chosen for name in plan.assignment.backends}
             if strangers := [name for name in backends if name in self.verdicts.unasked]:
                 self.verdicts = ask(self.context, self.verdicts, self.book, strangers)
-                self.drafts = self._drafts()
+                self.plans = self._plans()
                 continue
             self._has_explored |= self._attempt(chosen[0]).is_unknown
             if self.is_full:  # the user chose this budget, so every core is used
@@ -159,14 +159,14 @@ class _Measuring:
                 self.clock.wait_for(self._worth_waiting_for(chosen))
                 self._compile_first(*chosen)
             self._tried.update(
-                draft.assignment.groups for draft in chosen if draft is chosen[0] or self.candidates.is_decided(draft)
+                plan.assignment.groups for plan in chosen if plan is chosen[0] or self.candidates.is_decided(plan)
             )
             self.candidates.time_alone()
             self._tell_better()
 
     def _tell_better(self) -> None:
         """Publish the best plan so far if it is clearly faster than the last one published, or than eager."""
-        ready = [draft for draft in self.drafts if draft.assignment.clusters and self.candidates.is_servable(draft)]
+        ready = [plan for plan in self.plans if plan.assignment.clusters and self.candidates.is_servable(plan)]
         best = min(ready, key=self._predicted_s, default=None)
         if best is None or self._predicted_s(best) > BETTER * self._told_s:
             return
@@ -188,31 +188,31 @@ class _Measuring:
 
         Most estimates are ratios to eager, which may have been timed while other work ran.
         """
-        whole = [draft for draft in self.drafts if len(draft.assignment.groups) == 1 and draft.assignment.clusters]
-        found = [(draft.assignment.groups[0], draft.settings) for draft in whole]
+        whole = [plan for plan in self.plans if len(plan.assignment.groups) == 1 and plan.assignment.clusters]
+        found = [(plan.assignment.groups[0], plan.settings) for plan in whole]
         known = [(self.book.measured(*one), self.book.forecast(*one)) for one in found if self.candidates.is_known(*one)]
         ratios = [measured.run_s / forecast.run_s for measured, forecast in known if measured is not None]
         return min(1.0, median(ratios)) if ratios else 1.0
 
-    def _compile_first(self, first: Draft, *others: Draft) -> None:
+    def _compile_first(self, first: CandidatePlan, *others: CandidatePlan) -> None:
         """Compile the most promising plan alone: its measurement decides which others are worth trying.
 
         The others start next to it only if it takes far longer than expected, because it may hang.
         """
         backends = set(first.assignment.backends)
-        beside = [draft for draft in others if backends.isdisjoint(draft.assignment.backends)]
-        self._compile_repaired([first], beside, alone_s=max(MIN_ALONE_S, PATIENCE * self._attempt(first).compile_s))
+        concurrent = [plan for plan in others if backends.isdisjoint(plan.assignment.backends)]
+        self._compile_repaired([first], concurrent, alone_s=max(MIN_ALONE_S, PATIENCE * self._attempt(first).compile_s))
 
-    def _drafts(self) -> list[Draft]:
-        return [draft_of(self.context, choice) for choice in assignments(self.verdicts, self.context.options)]
+    def _plans(self) -> list[CandidatePlan]:
+        return [candidate_plan(self.context, choice) for choice in assignments(self.verdicts, self.context.options)]
 
-    def _next_drafts(self) -> Sequence[Draft]:
+    def _next_plans(self) -> Sequence[CandidatePlan]:
         """Return the plans to try now, the most promising first.
 
         A backend that was not queried yet is represented by the best plan that it could have.
         """
-        drafts = (*self.drafts, *at_best(self.context, self.verdicts))
-        open_ = [draft for draft in drafts if draft.assignment.clusters and self._is_open(draft)]
+        plans = (*self.plans, *at_best(self.context, self.verdicts))
+        open_ = [plan for plan in plans if plan.assignment.clusters and self._is_open(plan)]
         effort = "full" if self.is_full else "fast"
         chosen = most_promising(
             map(self._attempt, open_),
@@ -221,39 +221,41 @@ class _Measuring:
             min_chance=MIN_CHANCE[effort],
             count=AT_ONCE,
         )
-        return [attempt.draft for attempt in chosen]
+        return [attempt.plan for attempt in chosen]
 
-    def _is_open(self, draft: Draft) -> bool:
-        return draft.assignment.groups not in self._tried and not any(map(self.book.has_failed, draft.assignment.clusters))
+    def _is_open(self, plan: CandidatePlan) -> bool:
+        return plan.assignment.groups not in self._tried and not any(map(self.book.has_failed, plan.assignment.clusters))
 
     def _incumbent_s(self) -> float:
         """Return seconds of the incumbent, summed over its parts in isolation; initially eager's."""
-        ready = [draft for draft in self.drafts if self.candidates.is_ready(draft)]
-        return min((self._predicted_s(draft) for draft in ready), default=sum(self.eager_s.values()))
+        ready = [plan for plan in self.plans if self.candidates.is_ready(plan)]
+        return min((self._predicted_s(plan) for plan in ready), default=sum(self.eager_s.values()))
 
-    def _attempt(self, draft: Draft) -> Attempt:
-        clusters = draft.assignment.clusters
-        costs = [self.book.expected(found, draft.settings) for found in clusters]
+    def _attempt(self, plan: CandidatePlan) -> Attempt:
+        clusters = plan.assignment.clusters
+        costs = [self.book.expected(found, plan.settings) for found in clusters]
         hope = self._hope()
         scales = [1.0 if cost.source == "measured" else hope for cost in costs]
         clusters_s = sum(cost.run_s * scale for cost, scale in zip(costs, scales, strict=True))
-        run_s = clusters_s + sum(self.eager_s[name] for name in draft.assignment.eager_nodes)
+        run_s = clusters_s + sum(self.eager_s[name] for name in plan.assignment.eager_nodes)
         spread_s = math.sqrt(sum((cost.spread_s * scale) ** 2 for cost, scale in zip(costs, scales, strict=True)))
         is_estimated = any(cost.source == "estimated" for cost in costs)
-        new = [found for found in clusters if not self.candidates.is_known(found, draft.settings)]
-        compile_s = sum(self.book.compile_s(found, draft.settings) for found in new)
-        is_unknown = not self._has_explored and any(self.book.is_blind(found, draft.settings) for found in new)
-        return Attempt(draft, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s, is_unknown)
+        new = [found for found in clusters if not self.candidates.is_known(found, plan.settings)]
+        compile_s = sum(self.book.compile_s(found, plan.settings) for found in new)
+        is_unknown = not self._has_explored and any(self.book.is_blind(found, plan.settings) for found in new)
+        return Attempt(plan, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s, is_unknown)
 
-    def _compile_repaired(self, drafts: Sequence[Draft], beside: Sequence[Draft] = (), alone_s: float = 0.0) -> None:
+    def _compile_repaired(
+        self, plans: Sequence[CandidatePlan], concurrent: Sequence[CandidatePlan] = (), alone_s: float = 0.0
+    ) -> None:
         """Compile whole plans, and recompile them without the nodes that failures name.
 
-        One bad operator must not cost a backend the whole graph. For `beside` and `alone_s` see `Candidates.compile`.
+        One bad operator must not cost a backend the whole graph. For `concurrent` and `alone_s` see `Candidates.compile`.
         """
         for _ in range(MAX_REPAIRS + 1):
-            wanted = (*self.candidates.clusters(drafts), *self.candidates.clusters(self._calm(drafts), is_needed=False))
-            found = self.candidates.compile(wanted, self.candidates.clusters(beside), alone_s)
-            beside = ()
+            wanted = (*self.candidates.clusters(plans), *self.candidates.clusters(self._calm(plans), is_needed=False))
+            found = self.candidates.compile(wanted, self.candidates.clusters(concurrent), alone_s)
+            concurrent = ()
             # The failure of a piece must not cost a whole plan anything.
             failed = [(one.group, one.failure) for one in found if one.is_needed and one.failure is not None]
             named = [(group.backend, failure) for group, failure in failed if failure.node in group.nodes]
@@ -262,35 +264,35 @@ class _Measuring:
             for backend, failure in named:
                 self.verdicts = self.verdicts.without(backend, (str(failure.node),), failure.message)
             repaired = {backend for backend, _ in named}
-            self.drafts = self._drafts()
-            alone = [draft for draft in self.drafts if len(draft.assignment.backends) == 1]
-            drafts = [draft for draft in alone if draft.assignment.backends[0] in repaired and self._is_open(draft)]
-            self._tried.update(draft.assignment.groups for draft in drafts)
+            self.plans = self._plans()
+            alone = [plan for plan in self.plans if len(plan.assignment.backends) == 1]
+            plans = [plan for plan in alone if plan.assignment.backends[0] in repaired and self._is_open(plan)]
+            self._tried.update(plan.assignment.groups for plan in plans)
 
-    def _worth_waiting_for(self, drafts: Sequence[Draft]) -> Iterable[str]:
+    def _worth_waiting_for(self, plans: Sequence[CandidatePlan]) -> Iterable[str]:
         """Return the backends that may support the whole graph and are expected to be little slower than the best plan."""
-        whole = [draft for draft in drafts if len(draft.assignment.clusters) == 1]
-        expected_s = {draft.assignment.backends[0]: self._attempt(draft).run_s for draft in whole}
+        whole = [plan for plan in plans if len(plan.assignment.clusters) == 1]
+        expected_s = {plan.assignment.backends[0]: self._attempt(plan).run_s for plan in whole}
         best_s = min(*expected_s.values(), self._incumbent_s()) if expected_s else 0.0
         return [backend for backend, seconds in expected_s.items() if seconds <= NEAR * best_s]
 
     def _price_pieces(self) -> None:
         """Time the heaviest pieces of the backends that were tried: a mix of them may beat each one alone."""
-        tried = {name for draft in self.drafts if self.candidates.is_ready(draft) for name in draft.assignment.backends}
+        tried = {name for plan in self.plans if self.candidates.is_ready(plan) for name in plan.assignment.backends}
         self.mixable = self.verdicts.only(tried)
         if len(tried) > 1:
             self.candidates.compile(self._first_pieces())
             self.candidates.time_alone()
 
-    def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+    def _calm(self, plans: Sequence[CandidatePlan]) -> Sequence[CandidatePlan]:
         """Return single-backend plans without busy-wait, under `tune="full"`: mixes run so and are predicted from them."""
         if not self.is_full or len(self.verdicts.backends) < 2 or self.is_away:
             return ()
-        return [_variant(draft, spin=False) for draft in drafts if len(draft.assignment.backends) == 1]
+        return [_variant(plan, busy_wait=False) for plan in plans if len(plan.assignment.backends) == 1]
 
     def _first_pieces(self) -> list[Candidate]:
         """Return the heaviest pieces whose costs are unknown, to fill the time that is left."""
-        wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.context.settings(spin=False), {})
+        wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.context.settings(busy_wait=False), {})
         return self.candidates.pieces(wanted if self.is_full else wanted[:MAX_FAST])
 
     # --- Costs --------------------------------------------------------------------------------------------------------
@@ -300,8 +302,8 @@ class _Measuring:
         for _ in range(MAX_PRICING_ROUNDS if self.is_full else 0):
             sections = self.mixer.sections(self.mixable)
             known = self.mixer.best_known_s(sections, self.eager_s)
-            wanted = worth_measuring(sections, self.book, self.context.settings(spin=False), known)
-            settings = self.context.settings(spin=False)
+            wanted = worth_measuring(sections, self.book, self.context.settings(busy_wait=False), known)
+            settings = self.context.settings(busy_wait=False)
             tried = [item for item in wanted if not self.candidates.is_known(item.piece, settings)]
             if not tried or not self.candidates.compile(self.candidates.pieces(tried)):
                 return
@@ -309,40 +311,40 @@ class _Measuring:
 
     # --- Finalists ----------------------------------------------------------------------------------------------------
 
-    def _finalists(self) -> list[Draft]:
+    def _finalists(self) -> list[CandidatePlan]:
         """Return the plans worth timing whole: each backend alone, eager, and the mixes predicted to be fastest."""
-        ready = [draft for draft in self.drafts if self.candidates.is_ready(draft)]
-        alone_s = {draft.name: self._predicted_s(draft) for draft in ready}
+        ready = [plan for plan in self.plans if self.candidates.is_ready(plan)]
+        alone_s = {plan.name: self._predicted_s(plan) for plan in ready}
         best_s = min(alone_s.values(), default=0.0)
         far_s = math.inf if self.session.is_disturbed else HOPELESS * best_s
-        hopeful = [draft for draft in ready if alone_s[draft.name] <= far_s or not draft.assignment.clusters]
-        singles = [draft for draft in hopeful if len(draft.assignment.backends) < 2]
-        pairs = [draft for draft in hopeful if len(draft.assignment.backends) > 1]
+        hopeful = [plan for plan in ready if alone_s[plan.name] <= far_s or not plan.assignment.clusters]
+        singles = [plan for plan in hopeful if len(plan.assignment.backends) < 2]
+        pairs = [plan for plan in hopeful if len(plan.assignment.backends) > 1]
         most = MAX_MIXES["full" if self.is_full else "fast"]
-        mixes = self.mixer.mixes(self.mixable, self.drafts, self.eager_s, best_s, most)
-        known = {draft.assignment.groups for draft in ready}
-        new = self._compiled([draft for draft in mixes if draft.assignment.groups not in known])
+        mixes = self.mixer.mixes(self.mixable, self.plans, self.eager_s, best_s, most)
+        known = {plan.assignment.groups for plan in ready}
+        new = self._compiled([plan for plan in mixes if plan.assignment.groups not in known])
         pairs = sorted((*new, *pairs), key=self._predicted_s)
         return _with_own_names([*singles, *pairs[:most], *self._small_variants(singles)])
 
-    def _small_variants(self, singles: Sequence[Draft]) -> list[Draft]:
+    def _small_variants(self, singles: Sequence[CandidatePlan]) -> list[CandidatePlan]:
         """Return single-threaded variants of the single-backend plans of small graphs."""
         if self.context.options.threads is not None or self.context.threads == 1 or self.is_full or self.is_away:
             return []
-        small = [draft for draft in singles if draft.assignment.clusters and self._predicted_s(draft) < SMALL_S]
-        return self._compiled([_variant(draft, threads=1) for draft in small])
+        small = [plan for plan in singles if plan.assignment.clusters and self._predicted_s(plan) < SMALL_S]
+        return self._compiled([_variant(plan, threads=1) for plan in small])
 
-    def _variants(self, proof: Proof | None, finalists: Sequence[Draft]) -> list[Draft]:
+    def _variants(self, proof: Proof | None, finalists: Sequence[CandidatePlan]) -> list[CandidatePlan]:
         """Return variants of the two fastest plans with other thread counts and busy-wait toggled, under `tune="full"`."""
         if proof is None or not self.is_full or self.is_away:
             return []
         by_time = {item.name: item.median_s for item in proof.contenders}
         fastest = sorted((item for item in finalists if item.name in by_time), key=lambda item: by_time[item.name])
-        best = [draft for draft in fastest[:2] if draft.assignment.clusters]
+        best = [plan for plan in fastest[:2] if plan.assignment.clusters]
         self.clock.begin_last_compilations()
         counts = self._thread_counts()
-        variants = [_variant(draft, spin=not draft.settings.spin) for draft in best]
-        variants += [_variant(draft, threads=count) for draft in best for count in counts]
+        variants = [_variant(plan, busy_wait=not plan.settings.busy_wait) for plan in best]
+        variants += [_variant(plan, threads=number) for plan in best for number in counts]
         return self._compiled(variants)
 
     def _thread_counts(self) -> Sequence[int]:
@@ -350,12 +352,12 @@ class _Measuring:
             return ()
         return tuple(sorted({1, max(1, self.context.threads // 2)} - {self.context.threads}))
 
-    def _compiled(self, drafts: Sequence[Draft]) -> list[Draft]:
-        self.candidates.compile(self.candidates.clusters(drafts))
-        return [draft for draft in drafts if self.candidates.is_ready(draft)]
+    def _compiled(self, plans: Sequence[CandidatePlan]) -> list[CandidatePlan]:
+        self.candidates.compile(self.candidates.clusters(plans))
+        return [plan for plan in plans if self.candidates.is_ready(plan)]
 
-    def _predicted_s(self, draft: Draft) -> float:
-        return self.mixer.predicted_s(draft) or self.book.total_s(draft, self.eager_s)
+    def _predicted_s(self, plan: CandidatePlan) -> float:
+        return self.mixer.predicted_s(plan) or self.book.total_s(plan, self.eager_s)
 
     # --- Race ---------------------------------------------------------------------------------------------------------
 
@@ -363,36 +365,36 @@ class _Measuring:
         left_s = max(MIN_HEAT_S, self.clock.left_s)
         return min(MAX_HEAT_S, left_s / 2) if self.is_full else left_s
 
-    def _run_heat(self, race: Race, drafts: Sequence[Draft]) -> None:
-        self.context.progress.stage("timing whole plans", len(drafts))
+    def _run_heat(self, race: Race, plans: Sequence[CandidatePlan]) -> None:
+        self.context.progress.stage("timing whole plans", len(plans))
         runners: list[PlanRunner] = []
         with self.session.crew.phases.during(Work.RACE):
-            for draft in drafts:
+            for plan in plans:
                 try:
-                    runners.append(self._runner(draft))
+                    runners.append(self._runner(plan))
                 except PluginError as error:
-                    self.events.append(_race_failure(draft.name, error))
-                self.context.progress.advance(draft.name)
+                    self.events.append(_race_failure(plan.name, error))
+                self.context.progress.advance(plan.name)
             race.heat(runners, self._heat_budget_s())
 
-    def _runner(self, draft: Draft) -> PlanRunner:
-        found = self.candidates.of(draft)
+    def _runner(self, plan: CandidatePlan) -> PlanRunner:
+        found = self.candidates.of(plan)
         names = [
             found[item].name if item in found else name
-            for item, name in zip(draft.assignment.groups, plain_names(draft.assignment.groups), strict=True)
+            for item, name in zip(plan.assignment.groups, plain_names(plan.assignment.groups), strict=True)
         ]
-        steps = steps_for(self.context.graph, draft.assignment.groups, names)
-        backends = draft.assignment.backends
+        steps = steps_for(self.context.graph, plan.assignment.groups, names)
+        backends = plan.assignment.backends
         home = backends[0] if len(backends) == 1 else EAGER if not backends else None
-        return self.session.runners.build(draft.name, steps, tuple(found.values()), home, spin=draft.settings.spin)
+        return self.session.runners.build(plan.name, steps, tuple(found.values()), home, busy_wait=plan.settings.busy_wait)
 
-    def _decision(self, proof: Proof, drafts: Sequence[Draft]) -> Decision:
-        winner = next(draft for draft in drafts if draft.name == proof.winner.name)
+    def _decision(self, proof: Proof, plans: Sequence[CandidatePlan]) -> Decision:
+        winner = next(plan for plan in plans if plan.name == proof.winner.name)
         return Decision(
             assignment=winner.assignment,
             decided_by=DecidedBy.MEASURED_PLANS,
             settings=winner.settings,
-            costs=self.book.all_costs((*self.drafts, *drafts, winner)),
+            costs=self.book.all_costs((*self.plans, *plans, winner)),
             predicted_s=self._predicted_s(winner),
             failures=self.book.failures,
             eager_s=self.eager_s,
@@ -411,18 +413,18 @@ class _Measuring:
     def _untried_notes(self) -> Iterable[Event]:
         """Yield, for each backend that was not tried, a note with its expected time."""
         tried = {found.backend for groups in self._tried for found in groups}
-        drafts = (*self.drafts, *at_best(self.context, self.verdicts))
+        plans = (*self.plans, *at_best(self.context, self.verdicts))
         for backend in (*self.verdicts.backends, *self.verdicts.unasked):
-            mine = [draft for draft in drafts if draft.assignment.backends == (backend,)]
+            mine = [plan for plan in plans if plan.assignment.backends == (backend,)]
             if backend not in tried and mine and self._is_open(mine[0]):
                 text = f"not tried: expected to take {duration(self._attempt(mine[0]).run_s)} a call; `hub tune` tries more"
                 yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=text)
 
-    def _beside_notes(self, race: Race) -> Iterable[Event]:
+    def _overlap_notes(self, race: Race) -> Iterable[Event]:
         """Yield a note on how many calls were timed while the user's own calls ran."""
         blocks = [block for entrant in race.entrants for block in entrant.blocks.values()]
-        if beside := sum(block.beside for block in blocks):
-            share = beside / sum(block.calls for block in blocks)
+        if overlaps := sum(block.overlaps for block in blocks):
+            share = overlaps / sum(block.calls for block in blocks)
             text = f"{share:.0%} of the timed calls overlapped with the model's own, which left no gaps".replace("%", " %")
             yield Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text)
 
@@ -430,25 +432,24 @@ class _Measuring:
         return self.mixer.search(self.mixable, n_compiled=self.candidates.n_compiled, n_timed=self.book.n_kept)
 
 
-def _variant(draft: Draft, *, threads: int | None = None, spin: bool | None = None) -> Draft:
+def _variant(plan: CandidatePlan, *, threads: int | None = None, busy_wait: bool | None = None) -> CandidatePlan:
     settings = replace(
-        draft.settings,
-        threads=draft.settings.threads if threads is None else threads,
-        spin=draft.settings.spin if spin is None else spin,
+        plan.settings,
+        threads=plan.settings.threads if threads is None else threads,
+        busy_wait=plan.settings.busy_wait if busy_wait is None else busy_wait,
     )
-    what = (
-        f"{threads} thread{'s' if threads != 1 else ''}" if threads is not None else "spinning" if spin else "no spinning"
-    )
-    return Draft(f"{draft.name}, {what}", draft.assignment, settings)
+    habit = "busy-waiting" if busy_wait else "no busy-waiting"
+    what = habit if threads is None else count(threads, "thread")
+    return CandidatePlan(f"{plan.name}, {what}", plan.assignment, settings)
 
 
-def _with_own_names(drafts: Sequence[Draft]) -> list[Draft]:
+def _with_own_names(plans: Sequence[CandidatePlan]) -> list[CandidatePlan]:
     """Number plans that share a name, because the same backends can split a graph in several ways."""
     seen: Counter[str] = Counter()
-    named: list[Draft] = []
-    for draft in drafts:
-        seen[draft.name] += 1
-        named.append(draft if seen[draft.name] == 1 else replace(draft, name=f"{draft.name} ({seen[draft.name]})"))
+    named: list[CandidatePlan] = []
+    for plan in plans:
+        seen[plan.name] += 1
+        named.append(plan if seen[plan.name] == 1 else replace(plan, name=f"{plan.name} ({seen[plan.name]})"))
     return named
 
 

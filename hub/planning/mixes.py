@@ -23,7 +23,7 @@ from hub.partition.proposals import proposed
 from hub.partition.regions import Region, classes, coarsened, regions
 from hub.partition.verdicts import Verdicts
 from hub.plan import Search
-from hub.planning.context import Draft, PlanningContext, draft_of
+from hub.planning.context import CandidatePlan, PlanningContext, candidate_plan
 from hub.planning.pricebook import PriceBook
 from hub.planning.sections import Section, sections_of
 from hub.plugin.graph import Graph, TensorSpec
@@ -59,7 +59,7 @@ class Mixer:
         Learned costs are never used for mixes: of hundreds of combinations, the cheapest has the luckiest error.
         """
         self._regions = coarsened(context.graph, regions(context.graph), MAX_REGIONS, cost=flops)
-        self._settings = context.settings(spin=False)
+        self._settings = context.settings(busy_wait=False)
         profile = settle_peaks(context.measurements, context.threads)
         self._call_s = profile.call_s
         self._copies_s = tuple(_copies_s(context.graph, one, profile) for one in self._regions)
@@ -90,27 +90,27 @@ class Mixer:
         return found
 
     def mixes(
-        self, verdicts: Verdicts, drafts: Sequence[Draft], eager_s: Mapping[str, float], best_s: float, most: int
-    ) -> tuple[Draft, ...]:
+        self, verdicts: Verdicts, plans: Sequence[CandidatePlan], eager_s: Mapping[str, float], best_s: float, most: int
+    ) -> tuple[CandidatePlan, ...]:
         """Return at most `most` plans of several clusters that may beat `best_s` seconds, the most promising first."""
         if not verdicts.backends:
             return ()
         alone = self._prices_alone(self.sections(verdicts), eager_s)
-        chain = self._chain(alone, self._whole_s(drafts, eager_s), self._calm_s(drafts, eager_s))
+        chain = self._chain(alone, self._whole_s(plans, eager_s), self._calm_s(plans, eager_s))
         found: list[Assignment] = []
         for route in _diverse(k_best(chain, _MAX_ROUTES)):
             if route.cost_s <= HOPE * best_s:
                 found.append(assignment_by(verdicts, _by_node(self._regions_of(route)), self._context.options))
                 self._predicted_s.setdefault(found[-1].groups, route.cost_s)
         self._gap, self._method = 0.0, "chain"
-        if (covered := self._covered(verdicts, drafts, eager_s)) is not None:
+        if (covered := self._covered(verdicts, plans, eager_s)) is not None:
             found.append(covered)
-        distinct = {item.groups: draft_of(self._context, item) for item in found if len(item.clusters) > 1}
+        distinct = {item.groups: candidate_plan(self._context, item) for item in found if len(item.clusters) > 1}
         return tuple(distinct.values())[:most]
 
-    def predicted_s(self, draft: Draft) -> float | None:
+    def predicted_s(self, plan: CandidatePlan) -> float | None:
         """Return predicted seconds of one call of a mix that this mixer proposed; None for any other plan."""
-        return self._predicted_s.get(draft.assignment.groups)
+        return self._predicted_s.get(plan.assignment.groups)
 
     def search(self, verdicts: Verdicts, *, n_compiled: int, n_timed: int) -> Search:
         """Return the size and the method of the search, for the plan's evidence."""
@@ -154,22 +154,22 @@ class Mixer:
         }
         return {**prices, EAGER: sum(eager_s[name] for name in section.region.nodes)}
 
-    def _whole_s(self, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Mapping[str, float]:
+    def _whole_s(self, plans: Sequence[CandidatePlan], eager_s: Mapping[str, float]) -> Mapping[str, float]:
         """Return the seconds of each backend's plan of the whole graph, if all its costs are measured."""
         found: dict[str, float] = {}
-        for draft in drafts:
-            costs = [self._book.measured_at_all(item, draft.settings) for item in draft.assignment.clusters]
-            if len(draft.assignment.backends) == 1 and None not in costs:
-                found[draft.assignment.backends[0]] = self._book.total_s(draft, eager_s)
+        for plan in plans:
+            costs = [self._book.measured_at_all(item, plan.settings) for item in plan.assignment.clusters]
+            if len(plan.assignment.backends) == 1 and None not in costs:
+                found[plan.assignment.backends[0]] = self._book.total_s(plan, eager_s)
         return found
 
-    def _calm_s(self, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Mapping[str, float]:
+    def _calm_s(self, plans: Sequence[CandidatePlan], eager_s: Mapping[str, float]) -> Mapping[str, float]:
         """Return the same without busy-wait, as a backend runs in a mix, if that was measured."""
-        calm = [replace(draft, settings=self._settings) for draft in drafts if len(draft.assignment.backends) == 1]
+        calm = [replace(plan, settings=self._settings) for plan in plans if len(plan.assignment.backends) == 1]
         return {
-            draft.assignment.backends[0]: self._book.total_s(draft, eager_s)
-            for draft in calm
-            if all(self._book.measured(item, self._settings) is not None for item in draft.assignment.clusters)
+            plan.assignment.backends[0]: self._book.total_s(plan, eager_s)
+            for plan in calm
+            if all(self._book.measured(item, self._settings) is not None for item in plan.assignment.clusters)
         }
 
     def _chain(
@@ -212,7 +212,9 @@ class Mixer:
 
     # --- Any candidates: a binary program -----------------------------------------------------------------------------
 
-    def _covered(self, verdicts: Verdicts, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Assignment | None:
+    def _covered(
+        self, verdicts: Verdicts, plans: Sequence[CandidatePlan], eager_s: Mapping[str, float]
+    ) -> Assignment | None:
         """Return the exact cheapest cover by all known clusters, including those that plugins propose.
 
         None if the solver finds none, or if each backend supports the whole graph and no plugin proposes anything: the
@@ -220,7 +222,7 @@ class Mixer:
         """
         proposals, events = proposed(self._context.graph, self._context.offered(), verdicts, self._context.options)
         self._book.note(events)
-        groups = list(dict.fromkeys((*(found for draft in drafts for found in draft.assignment.clusters), *proposals)))
+        groups = list(dict.fromkeys((*(found for plan in plans for found in plan.assignment.clusters), *proposals)))
         if len(groups) <= len(verdicts.backends) and not proposals:
             return None
         groups += [piece for one in self.sections(verdicts) for pieces in one.pieces.values() for piece in pieces]

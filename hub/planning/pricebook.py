@@ -11,9 +11,9 @@ from typing import Any
 
 from hub.cache.measurements import Measurement, Subject, machine_digest
 from hub.errors import text_of
-from hub.partition.group import EAGER, Group, is_trifle
+from hub.partition.group import EAGER, Group, is_trivial
 from hub.plan import Event, EventKind, Stage
-from hub.planning.context import Draft, PlanningContext
+from hub.planning.context import CandidatePlan, PlanningContext
 from hub.plugin.backend import CompileSettings
 from hub.plugin.cost import Cost
 from hub.pricing.compile_times import UNKNOWN_S, Compiled, CompileTimes
@@ -214,14 +214,14 @@ class PriceBook:
         return not self._unmeasured
 
     def _worth_an_eager_price(self) -> list[str]:
-        return [node.name for node in self._context.graph.nodes if not is_trifle(node)]
+        return [node.name for node in self._context.graph.nodes if not is_trivial(node)]
 
     def _eager_subject(self, name: str) -> Subject:
         return self._context.subject(Group(EAGER, (name,)), self._eager_settings)
 
     @property
     def _eager_settings(self) -> CompileSettings:
-        return CompileSettings(threads=self._context.threads, spin=True)
+        return CompileSettings(threads=self._context.threads, busy_wait=True)
 
     @property
     def n_kept(self) -> int:
@@ -234,7 +234,7 @@ class PriceBook:
 
     def measured_at_all(self, found: Group, settings: CompileSettings) -> Cost | None:
         """Return a cost measured under these settings, else with the opposite busy-wait setting; None if unmeasured."""
-        return self.measured(found, settings) or self.measured(found, replace(settings, spin=not settings.spin))
+        return self.measured(found, settings) or self.measured(found, replace(settings, busy_wait=not settings.busy_wait))
 
     def fail(self, found: Group, reason: str) -> None:
         """Record that a backend does not support clusters of this structure."""
@@ -254,14 +254,14 @@ class PriceBook:
         """Add events, each once."""
         self.events += [event for event in events if event not in self.events]
 
-    def total_s(self, draft: Draft, eager_s: Mapping[str, float]) -> float:
+    def total_s(self, plan: CandidatePlan, eager_s: Mapping[str, float]) -> float:
         """Return seconds of one call of a plan: the best known cost of each cluster, plus its eager nodes."""
-        clusters_s = sum(self.cost(found, draft.settings).run_s for found in draft.assignment.clusters)
-        return clusters_s + sum(eager_s[name] for name in draft.assignment.eager_nodes)
+        clusters_s = sum(self.cost(found, plan.settings).run_s for found in plan.assignment.clusters)
+        return clusters_s + sum(eager_s[name] for name in plan.assignment.eager_nodes)
 
-    def all_costs(self, drafts: Iterable[Draft]) -> Mapping[Group, Cost]:
+    def all_costs(self, plans: Iterable[CandidatePlan]) -> Mapping[Group, Cost]:
         """Return the best known cost of each cluster of these plans; if settings differ, the later plan's."""
-        settings = {found: draft.settings for draft in drafts for found in draft.assignment.clusters}
+        settings = {found: plan.settings for plan in plans for found in plan.assignment.clusters}
         return {found: self.cost(found, wanted) for found, wanted in settings.items()}
 
     def _learned(self, backend: str, features: Mapping[str, float], threads: int) -> Cost | None:
@@ -295,7 +295,7 @@ class PriceBook:
             self._note_changed(found.backend, said.changed)
             cost: Any = said.answer
             if cost is not None and not isinstance(cost, Cost):
-                raise TypeError(f"estimate() gave a {type(cost).__name__}, no Cost")
+                raise TypeError(f"estimate() returned a {type(cost).__name__}, not a Cost")
             return cost
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
             self._silent.add(found.backend)

@@ -259,7 +259,7 @@ def _refusal(verdicts: Verdicts, backend: str, node: str) -> str:
     if backend in verdicts.by_backend:
         support = verdicts.by_backend[backend][node]
         return "" if support.accepted else support.reason
-    return next((event.message for event in verdicts.events if event.backend == backend), "it takes no part in this graph")
+    return next((event.message for event in verdicts.events if event.backend == backend), "it is not used for this graph")
 
 
 # --- In which order ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hub.partition.group import Group, is_trifle
+from hub.partition.group import Group, is_trivial
 from hub.partition.regions import Region
 from hub.partition.verdicts import Verdicts
 from hub.plugin.graph import Graph
@@ -49,5 +49,5 @@ def _runs(graph: Graph, verdicts: Verdicts, region: Region, backend: str) -> tup
             runs[-1].append(name)
         elif runs[-1]:
             runs.append([])
-    worth = (run for run in runs if not all(is_trifle(graph.by_name[name]) for name in run))
+    worth = (run for run in runs if not all(is_trivial(graph.by_name[name]) for name in run))
     return tuple(Group(backend, tuple(run)) for run in worth)

@@ -84,7 +84,7 @@ class CompileSettings:
 
     threads: int
     """Threads the executable may use in one call."""
-    spin: bool = False
+    busy_wait: bool = False
     """True if its thread pool may busy-wait between calls, which only an executable that is the whole plan may do."""
     accuracy: float | None = None
     """Largest allowed max|error| / max|reference|; None means as exact as float32 eager: no bf16, tf32 or fast math."""

@@ -123,16 +123,16 @@ class Pin(StrEnum):
 
     FOREIGN = "no ATen operator"
     SIZES = "arithmetic on sizes"
-    NUMBER = "gives a number, not a tensor"
+    NUMBER = "returns a number, not a tensor"
     RANDOM = "draws random numbers, and only eager draws eager's"
-    UNINITIALISED = "gives whatever lies in memory, which nothing can be compared with"
+    UNINITIALISED = "returns uninitialized memory, which cannot be compared"
     CUDA_STATE = "hands over state of a CUDA library, some of it uninitialised, which nothing can be compared with"
     MOVE = "moves data between devices"
     EFFECT = "has a side effect"
     WRITE = "writes to its input"
-    NOT_DENSE = "gives something other than dense tensors"
+    NOT_DENSE = "returns tensors that are not dense"
     SHARED = "the output shares memory with an input or another output, and the caller may rely on it"
-    PROGRAMS = "is a higher-order operator, which no backend takes; programs that it calls may have plans of their own"
+    PROGRAMS = "is a higher-order operator, which no backend supports; programs that it calls may have their own plans"
     ORDERED_PROGRAMS = f"{PROGRAMS} (one of them has effects, which keep their order)"
 
     @property
@@ -163,7 +163,7 @@ class Graph:
         placeholders = {node.name for node in self.module.graph.find_nodes(op="placeholder")}
         for kind, names in (("mutated", self.mutated), ("weight", self.weights)):
             if missing := [name for name in names if name not in placeholders]:
-                raise CaptureError(f"{kind} inputs {missing} are no placeholders of graph {self.name}")
+                raise CaptureError(f"{kind} inputs {missing} are not placeholders of graph {self.name}")
         for name in self.weights:
             self.by_name[name].meta[WEIGHT] = True
 

@@ -42,13 +42,13 @@ class Patience:
         """Return an undisturbed result of `take`; if the budget ends first, the one with the fewest seconds."""
         found: list[T] = []
         while True:
-            start_s, before, beside = self._now(), self._switches(), GAPS.beside
+            start_s, before, overlaps = self._now(), self._switches(), GAPS.overlaps
             found.append(take())
             passed_s = self._now() - start_s
             if self._switches() - before <= MAX_SWITCHES_S * passed_s:
                 return found[-1]
             self._left_s -= passed_s
-            if self._left_s <= 0 or GAPS.beside > beside:  # while the user's calls run it would never be calm
+            if self._left_s <= 0 or GAPS.overlaps > overlaps:  # while the user's calls run it would never be calm
                 return min(found, key=seconds)
 
 

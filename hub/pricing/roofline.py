@@ -18,7 +18,7 @@ from torch import fx
 from hub.cache.measurements import Measurements
 from hub.config.options import resolve
 from hub.errors import HubError
-from hub.partition.group import is_trifle
+from hub.partition.group import is_trivial
 from hub.plugin.cost import Cost
 from hub.plugin.graph import Cluster, Graph, TensorSpec, priced_size
 from hub.plugin.table import argument, elements, operator_name, tensors_of, value_of
@@ -136,7 +136,7 @@ def _accelerator_among(devices: Iterable[torch.device]) -> torch.device | None:
 
 def only_accelerator(graph: Graph) -> torch.device | None:
     """Return the accelerator that computes all of a graph, single numbers left out; None if there is none."""
-    found = {device_of(node) for node in graph.nodes if not is_trifle(node) and _is_large(node)}
+    found = {device_of(node) for node in graph.nodes if not is_trivial(node) and _is_large(node)}
     return found.pop() if len(found) == 1 else None
 
 
@@ -185,7 +185,7 @@ def cluster_estimate(
 
 def eager_estimate(node: fx.Node, threads: int) -> float:
     """Estimate seconds of one eager operator: every value goes through memory."""
-    if is_trifle(node):
+    if is_trivial(node):
         return EAGER_CALL_S / 2
     found = peaks(threads, device_of(node))
     moved = sum(math.prod(map(priced_size, tensor.shape)) * tensor.dtype.itemsize for tensor in tensors_of(node))
@@ -194,7 +194,7 @@ def eager_estimate(node: fx.Node, threads: int) -> float:
 
 def flops(node: fx.Node) -> float:
     """Count floating-point operations: 2 per multiply-add of products, convolutions and attention, else 1 per element."""
-    if node.target is operator.getitem or is_trifle(node):
+    if node.target is operator.getitem or is_trivial(node):
         return 0.0
     counter = _COUNTERS.get(operator_name(node).rpartition(".")[0])
     if counter is not None:

@@ -24,7 +24,7 @@ class Timing:
     """Seconds of single calls, in order."""
 
     samples_s: tuple[float, ...]
-    beside: int = 0
+    overlaps: int = 0
     """Number of calls that ran concurrently with the user's model, because its calls left no gaps."""
 
     @property
@@ -60,11 +60,11 @@ def time_call(
             wait_for(devices)
         return time.perf_counter() - start
 
-    left_s, beside = at_least_s, GAPS.beside
+    left_s, overlaps = at_least_s, GAPS.overlaps
     while len(samples) < 3 or (left_s > 0.0 and len(samples) < most):
         samples.append(GAPS.sample(sample))
         left_s -= samples[-1]
-    return Timing(tuple(samples), GAPS.beside - beside)
+    return Timing(tuple(samples), GAPS.overlaps - overlaps)
 
 
 def median(samples: Sequence[float]) -> float:

@@ -3,7 +3,7 @@
 It is safe in the hub's own worker processes, and in a user's process that has one thread. Other Python threads may draw a
 random number, set a variable or add a filter at any moment. Their changes cannot be distinguished from a plugin's, and
 restoring would undo them. Then only the state of the calling thread itself is compared and restored, and what a plugin
-changes process-wide is known from the worker that ran it first (`refusal_beside_threads`).
+changes process-wide is known from the worker that ran it first (`refusal_due_to_threads`).
 
 Nothing here imports torch or NumPy: plugins are also imported in processes without them, and cannot change them there.
 """
@@ -258,7 +258,7 @@ def _is_idle(thread: threading.Thread) -> bool:
     return frame is not None and frame.f_code is _POOLS_LOOP
 
 
-def refusal_beside_threads(changed: Sequence[str]) -> str:
+def refusal_due_to_threads(changed: Sequence[str]) -> str:
     """Return why code that makes these changes (found in a worker) must not run in this process now; "" if it may."""
     if not changed or is_alone():
         return ""

@@ -82,13 +82,13 @@ class Gaps:
         self.path: Path | None = None
         self._shared: mmap.mmap | None = None
         self._patience_s = 0.0
-        self.beside = 0
+        self.overlaps = 0
         """Samples that were taken during calls, because there were no gaps."""
 
     def watch(self, path: Path | None) -> None:
         """Read this file from now on; None watches nothing. An unreadable file records no calls."""
         self.path, self._shared = path, None
-        self._patience_s, self.beside = PATIENCE_S, 0
+        self._patience_s, self.overlaps = PATIENCE_S, 0
         if path is not None:
             with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
                 self._shared = mmap.mmap(file.fileno(), _FORM.size, access=mmap.ACCESS_READ)
@@ -106,7 +106,7 @@ class Gaps:
                 return found
             self._patience_s -= time.perf_counter() - start
             if self._patience_s <= 0:
-                self.beside += 1
+                self.overlaps += 1
                 return found
 
     def _wait(self) -> None:

@@ -12,7 +12,7 @@ from hub.plan import EAGER, Plan, PlannedCluster
 from hub.report.numbers import count, duration, names_text, ratio
 from hub.report.text import operators_text
 
-_SETTINGS = ("mode", "inputs", "threads", "spin", "accuracy", "effort")
+_SETTINGS = ("mode", "inputs", "threads", "busy_wait", "accuracy", "effort")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def heading(plan: Plan) -> list[str]:
     """Return the lines that show what the plan is for and how it was decided."""
     facts = (
         ("inputs", ", ".join(plan.inputs) or "none"),
-        ("threads", f"{plan.threads}, {'may spin' if plan.spin else 'no spinning'} between calls"),
+        ("threads", f"{plan.threads}, {'may busy-wait' if plan.busy_wait else 'no busy-waiting'} between calls"),
         (
             "accuracy",
             "as exact as float32 eager" if plan.accuracy is None else f"max|error| / max|reference| <= {plan.accuracy:g}",
@@ -42,7 +42,7 @@ def heading(plan: Plan) -> list[str]:
         ("one call", f"predicted {duration(plan.predicted_s)}, measured {duration(plan.measured_s)}"),
     )
     if plan.search is not None:
-        facts = (*facts, ("looked at", search_text(plan.search)))
+        facts = (*facts, ("search", search_text(plan.search)))
     clusters = f"{count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends) or 'nothing'}"
     return [f"plan of {plan.graph} ({plan.mode}): {clusters}", *(f"  {name:<10}  {text}" for name, text in facts)]
 

@@ -160,14 +160,16 @@ def pytest_configure(config: pytest.Config) -> None:
         if json is not None:
             raise pytest.UsageError("--hub-json writes the score of a backend: name it with --hub-backend NAME")
         return
-    from hub.errors import HubError
-    from hub.testing.conformance.score import check_folder
+    from pathlib import Path
+
+    from hub.errors import OptionError
+    from hub.report.output import check_output
     from hub.testing.conformance.suite import Suite
 
     if json is not None:
         try:
-            check_folder(json)
-        except HubError as error:
+            check_output(Path(json))
+        except OptionError as error:
             raise pytest.UsageError(str(error)) from None
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []

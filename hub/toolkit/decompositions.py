@@ -164,7 +164,7 @@ def _remainder(left: Any, right: Any) -> torch.Tensor:
         return NotImplemented
     left, right, dtype = _alike(left, right)
     rest = _rest(left, right)
-    return torch.where(_is_beside(rest, right), rest + right, rest).to(dtype)
+    return torch.where(_has_wrong_sign(rest, right), rest + right, rest).to(dtype)
 
 
 def _floor_divided(left: Any, right: Any) -> torch.Tensor:
@@ -172,10 +172,10 @@ def _floor_divided(left: Any, right: Any) -> torch.Tensor:
     rest = _rest(left, right)
     if not dtype.is_floating_point:
         whole = torch.div(left, right, rounding_mode="trunc")
-        return torch.where(_is_beside(rest, right), whole - 1, whole)
+        return torch.where(_has_wrong_sign(rest, right), whole - 1, whole)
     # As in PyTorch (`div_floor_floating`): without the remainder, the quotient is whole except for rounding.
     quotient = (left - rest) / right
-    quotient = torch.where(_is_beside(rest, right), quotient - 1, quotient)
+    quotient = torch.where(_has_wrong_sign(rest, right), quotient - 1, quotient)
     floor = quotient.floor()
     floor = torch.where(quotient - floor > 0.5, floor + 1, floor)
     floor = torch.where(quotient == 0, (left / right) * 0, floor)
@@ -188,7 +188,7 @@ def _divided(left: Any, right: Any, *, rounding_mode: str | None) -> torch.Tenso
     return _floor_divided(left, right) if rounding_mode == "floor" else NotImplemented
 
 
-def _is_beside(rest: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def _has_wrong_sign(rest: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return whether a remainder is nonzero and its sign differs from the divisor's."""
     return (rest != 0) & ((rest < 0) ^ (right < 0))
 

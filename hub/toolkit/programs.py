@@ -81,7 +81,7 @@ class Programs(Generic[ProgramT]):
 def _misfit(cluster: Cluster, sizes: Sizes) -> str:
     """Return which input has a size that a cluster does not allow; "" if all fit."""
     if len(sizes) != len(cluster.inputs):
-        return f"got {len(sizes)} inputs, {len(cluster.inputs)} wanted"
+        return f"got {len(sizes)} inputs, {len(cluster.inputs)} expected"
     for name, spec, size in zip(cluster.input_names, cluster.inputs, sizes, strict=True):
         if isinstance(spec, TensorSpec) and not (isinstance(size, tuple) and _fits(size, spec)):
             return f"input {name}: got {size}, compiled for {spec}"

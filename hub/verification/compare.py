@@ -141,7 +141,7 @@ def check_apart(judge: Judge, earlier: Sequence[torch.Tensor], later: Sequence[t
     taken = _storages(earlier)
     for name, got in zip(judge.cluster.output_names, later, strict=True):
         if got.numel() and _storage(got) in taken:
-            raise judge.broken(f"output {name} lies in memory that an earlier call gave away")
+            raise judge.broken(f"output {name} is in memory that an earlier call returned")
 
 
 def check_untouched(judge: Judge, outputs: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]) -> None:
@@ -190,17 +190,19 @@ def check_values(
     reference: Reference,
     where: str,
     *,
-    tiny_beside: Sequence[torch.Tensor] | None = None,
+    usual_outputs: Sequence[torch.Tensor] | None = None,
 ) -> float:
     """Compare numbers on any inputs; return the largest max|error| / max|reference| that counts. Raises AccuracyError.
 
     More is tolerated than on real inputs: four times eager's own error, and differences as large as those that one rounding
-    of the inputs causes, jumps among them. For tiny inputs, `tiny_beside` are the outputs on real inputs: an error that is
+    of the inputs causes, jumps among them. For tiny inputs, `usual_outputs` are those on real inputs: an error that is
     a rounding relative to those is allowed, and denormal inputs may be taken for zero. An infinity or NaN that no run of
     eager gives is never tolerated, except for infinities of the right sign where sums may overflow.
     """
     errors = [
-        _Output(judge, reference, index, got, where, None if tiny_beside is None else tiny_beside[index]).forgiving_error()
+        _Output(
+            judge, reference, index, got, where, None if usual_outputs is None else usual_outputs[index]
+        ).forgiving_error()
         for index, got in enumerate(outputs)
         if got.numel()
     ]
@@ -241,9 +243,10 @@ class _Output:
         index: int,
         got: torch.Tensor,
         where: str,
-        tiny_beside: torch.Tensor | None = None,
+        usual_outputs: torch.Tensor | None = None,
     ) -> None:
-        self.judge, self.reference, self.index, self.where, self.tiny_beside = judge, reference, index, where, tiny_beside
+        self.judge, self.reference, self.index, self.where = judge, reference, index, where
+        self.usual_outputs = usual_outputs
         self.got, self.want = parts_of(got), parts_of(reference.outputs[index])
         self.dtype = self.want.dtype
 
@@ -304,8 +307,8 @@ class _Output:
         wrong = distance.wrong & ~self._overflows(distance) & ~is_judged_last
         if bool(wrong.any()):
             wrong &= distance.error > distance.allowed + self._moves * self._noise(self._step)
-        if bool(wrong.any()) and self.tiny_beside is not None:
-            wrong &= (distance.error > self._usual_rounding(self.tiny_beside)) & self._is_unlike_flushed(distance)
+        if bool(wrong.any()) and self.usual_outputs is not None:
+            wrong &= (distance.error > self._usual_rounding(self.usual_outputs)) & self._is_unlike_flushed(distance)
         return self._judged(distance, wrong)
 
     def _judged(self, distance: _Distance, wrong: torch.Tensor) -> float:
@@ -396,7 +399,7 @@ class _Output:
             for outputs in self.reference.nudges(self._step, MANY_NUDGES):
                 moved = parts_of(outputs[self.index]).double()
                 found &= ~(moved.isnan() | (moved.isinf() & got.isinf()))
-        if bool(found.any()) and self.tiny_beside is not None:
+        if bool(found.any()) and self.usual_outputs is not None:
             found &= self._is_unlike_flushed(distance)
         return found
 
@@ -438,7 +441,7 @@ class _Output:
 
     def _unequal_if_flushed(self, unequal: torch.Tensor) -> torch.Tensor:
         """Leave out integers equal to eager's on flushed inputs, if these are tiny: x > 0 is false if x counts as 0."""
-        if self.tiny_beside is not None and bool(unequal.any()):
+        if self.usual_outputs is not None and bool(unequal.any()):
             for outputs in self.reference.flushed:
                 unequal = unequal & (self.got != outputs[self.index])
         return unequal

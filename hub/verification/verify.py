@@ -191,8 +191,8 @@ class Trial:
     def compare(self, kind: Kind, reference: Reference) -> None:
         """Run the executable on a kind of generated inputs. Raises as `verify` does."""
         outputs = self._called(reference.inputs, reference)
-        where, beside = f"generated inputs ({kind.name})", self.outputs if kind.has_tiny else None
-        check_values(self.judge, outputs, reference, where, tiny_beside=beside)
+        where, usual = f"generated inputs ({kind.name})", self.outputs if kind.has_tiny else None
+        check_values(self.judge, outputs, reference, where, usual_outputs=usual)
 
     def _try(self, kind: Kind) -> None:
         if (reference := self.reference_of(kind)) is None:

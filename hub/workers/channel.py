@@ -110,7 +110,7 @@ class Worker:
             self._check_open()
             send(self._to_worker, (command, arguments))
         except OSError as error:
-            raise WorkerGone(f"the worker process is gone: {self._ending()}") from error
+            raise WorkerGone(f"the worker process had ended already: {self._ending()}") from error
 
     def result(self, timeout_s: float) -> Any:
         """Return the answer to the oldest unanswered request.

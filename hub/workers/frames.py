@@ -40,23 +40,23 @@ def receive(descriptor: int, within_s: float, most_bytes: int | None = None) -> 
     deadline = time.monotonic() + within_s
     header = _read(descriptor, _HEADER_BYTES, deadline)
     if not header.startswith(_MAGIC):
-        raise CompileError("the worker process wrote garbage into the hub's pipe")
+        raise CompileError("the worker process wrote unexpected data to the hub's pipe")
     size = int.from_bytes(header[len(_MAGIC) :], "little")
     if most_bytes is not None and size > most_bytes:
         allowed = f"{megabytes(most_bytes)} allowed (`output_limit_mb`)"
-        raise LimitExceeded(f"the worker process began an answer of {megabytes(size)}, {allowed}")
+        raise LimitExceeded(f"the worker process started to send an answer of {megabytes(size)}, {allowed}")
     data = _read(descriptor, size, deadline)
     try:
         return pickle.loads(data)
     except Exception as error:
-        raise CompileError(f"the worker process gave an answer that cannot be read: {type(error).__name__}") from error
+        raise CompileError(f"the worker process sent an answer that cannot be read: {type(error).__name__}") from error
 
 
 def _read(descriptor: int, size: int, deadline: float) -> bytes:
     data = bytearray()
     while len(data) < size:
         if not is_readable(descriptor, max(0.0, deadline - time.monotonic())):
-            raise CompileError("the worker process began an answer and did not end it in time")
+            raise CompileError("the worker process did not finish its answer in time")
         chunk = os.read(descriptor, min(size - len(data), _CHUNK_BYTES))
         if not chunk:
             raise EOFError

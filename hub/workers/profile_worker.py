@@ -113,7 +113,7 @@ def _executable(cluster: Cluster, backend: str, settings: CompileSettings) -> Ca
         with plugin_edge(backend, cluster.name, "support"):
             verdict = registry().backend(backend).supports(node)
         if not verdict.accepted:
-            raise CompileError(f"it takes no {cluster.name}: {verdict.reason}", backend=backend)
+            raise CompileError(f"it does not support {cluster.name}: {verdict.reason}", backend=backend)
     saved = _state.folder / backend / cluster.name
     if saved.exists():
         return load_cluster(cluster, backend, settings, saved, registry()).executable

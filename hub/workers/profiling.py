@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from itertools import combinations, count
+from itertools import combinations
+from itertools import count as counter
 from pathlib import Path
 
 from hub.errors import PluginError
 from hub.pricing.profile import Profile, pair_key
 from hub.process.scratch import scratch
+from hub.report.numbers import count
 from hub.workers.channel import Worker
 
 BUDGET_S = 20.0
@@ -49,7 +51,7 @@ class _Profiling:
         self._folder = folder
         self._advance = advance
         self._end_s = end_s
-        self._numbers = count()
+        self._numbers = counter()
         self._workers: list[Worker] = []
         self._notes: list[str] = []
         self._call_s: dict[str, float] = {}
@@ -114,10 +116,10 @@ class _Profiling:
 
     def _time_pairs(self, homes: Mapping[str, Worker]) -> None:
         """Time each pair in a worker that holds no third backend: the worker of one of the two, or a new one."""
-        free = dict(homes)
+        free, untimed = dict(homes), 0
         for first, second in _ring(list(homes)):
             if time.monotonic() > self._end_s:
-                self._notes.append(f"{first} and {second} alternating were not timed: no time was left")
+                untimed += 1
                 continue
             try:
                 home, newcomers = self._place_for(free, first, second)
@@ -125,8 +127,10 @@ class _Profiling:
                     home.ask("make", _READY_LIMIT_S, backend=name)
                 self._mix_s[pair_key(first, second)] = home.ask("time_mix", _TIME_LIMIT_S, first=first, second=second)
             except PluginError as error:
-                self._notes.append(f"{first} and {second} alternating were not timed: {_one_line(error)}")
+                self._notes.append(f"{first} next to {second} was not timed: {_one_line(error)}")
             self._advance(f"{first} and {second}")
+        if untimed:
+            self._notes.append(f"no time was left for {count(untimed, 'pair')} of backends")
 
     def _place_for(self, free: dict[str, Worker], first: str, second: str) -> tuple[Worker, tuple[str, ...]]:
         """Return a worker for a pair, and which of the two backends it still lacks."""

@@ -20,7 +20,7 @@ class Block:
     laps_s: tuple[float, ...]
     """Seconds of each step."""
     calls: int
-    beside: int = 0
+    overlaps: int = 0
     """Number of these calls that overlapped with calls of the user's model, which left no gaps."""
 
 
@@ -32,7 +32,7 @@ class PlanRunner:
     steps: tuple[Step, ...]
     candidates: tuple[Candidate, ...]
     """Its compiled clusters."""
-    spin: bool
+    busy_wait: bool
     worker: Worker
 
 
@@ -43,7 +43,7 @@ class PlanRunners:
         self._crew = crew
 
     def build(
-        self, name: str, steps: Sequence[Step], candidates: Sequence[Candidate], home: str | None, *, spin: bool
+        self, name: str, steps: Sequence[Step], candidates: Sequence[Candidate], home: str | None, *, busy_wait: bool
     ) -> PlanRunner:
         """Build a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
 
@@ -53,7 +53,7 @@ class PlanRunners:
             self._crew.living(home)  # if the worker ended, the new one holds needed clusters only
         if home is None or self._crew.is_lent(home) or not self._holds(home, candidates):
             home = self._new_home(name, candidates)
-        runner = PlanRunner(name, tuple(steps), tuple(candidates), spin, self._crew.lend(home))
+        runner = PlanRunner(name, tuple(steps), tuple(candidates), busy_wait, self._crew.lend(home))
         _build(runner)
         return runner
 
@@ -66,7 +66,7 @@ class PlanRunners:
     def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
         """Time one block of calls of a whole plan. Raise PluginError if it fails."""
         timing, laps = runner.worker.ask("time_plan", RUN_LIMIT_S + at_least_s, at_least_s=at_least_s)
-        return Block(timing.median_s, tuple(laps), len(timing.samples_s), timing.beside)
+        return Block(timing.median_s, tuple(laps), len(timing.samples_s), timing.overlaps)
 
     def end(self, runner: PlanRunner) -> None:
         """End a plan's worker, so that it takes no memory or cores from plans that are still timed."""
@@ -91,4 +91,4 @@ class PlanRunners:
 
 
 def _build(runner: PlanRunner) -> None:
-    runner.worker.ask("build_plan", RUN_LIMIT_S, steps=list(runner.steps), spin=runner.spin)
+    runner.worker.ask("build_plan", RUN_LIMIT_S, steps=list(runner.steps), busy_wait=runner.busy_wait)

@@ -172,17 +172,17 @@ class Session:
             worker = None if home is None else self.crew.living(home)
             if worker is None or home != self.crew.holder(candidate):
                 return candidate.late()  # it was lost with a worker that died, and is not worth compiling again
-            facts = {"name": candidate.name, "spin": candidate.settings.spin}
+            facts = {"name": candidate.name, "busy_wait": candidate.settings.busy_wait}
             with self.crew.phases.during(Work.TIME, candidate.backend):
                 timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
         except PluginError as error:
             return replace(candidate, failure=error)
-        self.is_disturbed |= timing.beside > 0
+        self.is_disturbed |= timing.overlaps > 0
         return replace(candidate, cost=measured_cost(timing, candidate.settings.threads))
 
     def eager_prices(self) -> dict[str, float]:
         """Measure the cost of each node in eager, in seconds. Raise PluginError if the worker fails."""
         with self.crew.phases.during(Work.TIME, EAGER):
-            seconds, beside = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
-        self.is_disturbed |= beside > 0
+            seconds, overlaps = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
+        self.is_disturbed |= overlaps > 0
         return seconds

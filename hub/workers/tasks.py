@@ -21,8 +21,8 @@ from hub.compilation.values import values_at
 from hub.config.options import Options
 from hub.discovery.registry import Registry, registry
 from hub.dispatch.assemble import Assembled, Loaded, assemble, is_lack_of_memory
+from hub.dispatch.busy_waiting import Calm
 from hub.dispatch.codegen import Step
-from hub.dispatch.spinning import Calm
 from hub.errors import CompileError, ContractError, PluginError
 from hub.partition import verdicts
 from hub.partition.extract import extract
@@ -150,9 +150,9 @@ def prepare(names: Sequence[str]) -> None:
 
 def profile() -> tuple[dict[str, float], int]:
     """Return the cost of each node in eager, in seconds, and how many runs overlapped with the user's calls."""
-    sample, beside = _state.loaded_sample, GAPS.beside
+    sample, overlaps = _state.loaded_sample, GAPS.overlaps
     found = PATIENCE.timed(lambda: profile_eager(sample.graph, sample.values), lambda seconds: sum(seconds.values()))
-    return found, GAPS.beside - beside
+    return found, GAPS.overlaps - overlaps
 
 
 def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int | None = None) -> Report:
@@ -213,25 +213,25 @@ def hold(candidate: Candidate) -> None:
         _state.built[name] = load_cluster(cluster, backend, candidate.settings, folder, _state.registry)
 
 
-def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
-    """Time one compiled cluster alone. Without `spin`, PyTorch's threads do not busy-wait either."""
+def time_cluster(name: str, at_least_s: float, busy_wait: bool) -> Timing:
+    """Time one compiled cluster alone. Without `busy_wait`, PyTorch's threads do not busy-wait either."""
     loaded = _state.built[name]
     inputs = _inputs(loaded.cluster)
-    calm = None if spin else Calm()
+    calm = None if busy_wait else Calm()
     awaited = accelerators_of(inputs)
     timing = PATIENCE.timed(lambda: time_call(lambda: loaded.executable(*inputs), at_least_s, awaited=awaited), _median_s)
     del calm
     return timing
 
 
-def build_plan(steps: Sequence[Step], spin: bool) -> float:
+def build_plan(steps: Sequence[Step], busy_wait: bool) -> float:
     """Assemble a whole plan from compiled clusters, run it twice, and return the second run's seconds."""
     sample = _state.loaded_sample
     loaded = {step.name: _state.built[step.name] for step in steps if not step.is_eager}
-    _state.plan = _state.stepwise = assemble(sample.graph, steps, loaded, strict=True, timed=True, spin=spin)
+    _state.plan = _state.stepwise = assemble(sample.graph, steps, loaded, strict=True, timed=True, busy_wait=busy_wait)
     awaited = accelerators_of((_state.plan.run(sample.values), sample.values))
     if awaited:  # they compute while the next step is prepared, unless each step is waited for
-        _state.plan = assemble(sample.graph, steps, loaded, strict=True, spin=spin)
+        _state.plan = assemble(sample.graph, steps, loaded, strict=True, busy_wait=busy_wait)
     wait_for(awaited)
     start = time.perf_counter()
     _state.plan.run(sample.values)

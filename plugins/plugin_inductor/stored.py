@@ -150,7 +150,7 @@ def _describe(value: Any, program: Program, tensors: list[torch.Tensor]) -> Any:
 def _describe_packed(value: torch.Tensor, program: Program, tensors: list[torch.Tensor]) -> Any:
     recipe = program.recipes.get(id(value))
     if recipe is None:
-        raise CompileError(f"nothing is known of how a {value.layout} constant was made", backend="inductor")
+        raise CompileError(f"how a {value.layout} constant was made is not known", backend="inductor")
     return _describe(recipe, program, tensors)
 
 

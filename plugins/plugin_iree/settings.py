@@ -35,7 +35,7 @@ class Settings(BackendSettings):
         if self.target not in _DRIVERS:
             return ""
         library, words = _DRIVERS[self.target]
-        return "" if find_library(library) else f"target {self.target}: {words} is not here"
+        return "" if find_library(library) else f"target {self.target}: {words} is not available here"
 
     @property
     def processor(self) -> str:

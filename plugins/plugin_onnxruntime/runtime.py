@@ -157,7 +157,7 @@ def session_options(settings: CompileSettings) -> Any:
     """Return the options of every session. Its one pool, of the hub's size, busy-waits between calls if the hub allows it.
 
     Within a call it may always busy-wait: without that a chain of products takes a tenth longer, and it takes no cores from
-    other threads (`benchmarks/spinning.py`).
+    other threads (`benchmarks/busy_waiting.py`).
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.threads
@@ -166,7 +166,7 @@ def session_options(settings: CompileSettings) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-    options.add_session_config_entry("session.force_spinning_stop", "0" if settings.spin else "1")
+    options.add_session_config_entry("session.force_spinning_stop", "0" if settings.busy_wait else "1")
     return options
 
 

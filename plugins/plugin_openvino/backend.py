@@ -77,7 +77,7 @@ class OpenVINOBackend(Backend):
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": settings.threads,
-            "ENABLE_CPU_PINNING": settings.spin,
+            "ENABLE_CPU_PINNING": settings.busy_wait,
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
             "KV_CACHE_PRECISION": "bf16" if is_bf16 else "f32",
         }

@@ -192,7 +192,7 @@ def has_nan(value: torch.Tensor) -> bool:
     """Return whether any element is NaN. The sum decides in one fast pass, unless infinities cancel in it.
 
     NumPy adds up on this thread alone. PyTorch would wake OpenMP's threads, which busy-wait for milliseconds afterwards on
-    the cores that OpenVINO's need: see the first table of `benchmarks/spinning.py`.
+    the cores that OpenVINO's need: see the first table of `benchmarks/busy_waiting.py`.
     """
     if value.dtype is torch.bfloat16:  # NumPy has no bfloat16
         return bool(value.isnan().any())

@@ -113,7 +113,7 @@ def _put_aside(folder: Path, error: Exception) -> None:
         folder.rename(aside)
         note_use(aside)  # starts the week after which it is pruned
     warnings.warn(
-        f"tvm: tuned schedules in {folder} cannot be read and were put aside as {aside.name}: "
+        f"tvm: tuned schedules in {folder} cannot be read and were set aside as {aside.name}: "
         f"{type(error).__name__}: {str(error)[:200]}; `hub tune` finds them again",
         HubWarning,
         stacklevel=3,

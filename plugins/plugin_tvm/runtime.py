@@ -137,7 +137,7 @@ class TvmExecutable(Executable):
 
     def _check(self, inputs: Sequence[Any]) -> None:
         if len(inputs) != len(self._cluster.inputs):
-            raise RunError(f"got {len(inputs)} inputs, {len(self._cluster.inputs)} wanted")
+            raise RunError(f"got {len(inputs)} inputs, {len(self._cluster.inputs)} expected")
         for name, spec, value in zip(self._cluster.input_names, self._cluster.inputs, inputs, strict=True):
             if not isinstance(spec, TensorSpec):
                 continue

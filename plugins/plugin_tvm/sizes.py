@@ -54,7 +54,7 @@ class Sizes:
         name = type(size).__name__
         if name in ("Max", "Min"):
             return _folded(tirx.max if name == "Max" else tirx.min, parts)
-        raise CompileError(f"size {size} depends on what no input shows, or is no sum, product or quotient")
+        raise CompileError(f"size {size} depends on what no input shows, or is not a sum, product or quotient")
 
 
 def _folded(function: Any, parts: list[Any]) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hub.bench.models import check_name, load_model
-from hub.errors import HubError
+from hub.errors import HubError, ModelError, OptionError
 
 SOURCE = """
 import torch
@@ -24,6 +24,15 @@ def keywords():
 
 def broken():
     raise ValueError("no weights")
+
+def leaving():
+    raise SystemExit(3)
+
+def failing():
+    class Wrong(torch.nn.Module):
+        def forward(self, x):
+            return x @ torch.ones(2, 2)
+    return Wrong(), (torch.ones(1, 3),)
 
 def odd():
     return torch.nn.Linear(3, 1)
@@ -51,7 +60,7 @@ def test_a_factory_in_a_module_is_found(source: Path, monkeypatch: pytest.Monkey
     """`module:factory` is imported as Python would from the working directory."""
     monkeypatch.chdir(source.parent)
     monkeypatch.setattr("sys.path", ["/nowhere"])
-    with pytest.raises(HubError, match="no_such cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(OptionError, match="there is no module 'no_such', neither installed nor in"):
         load_model("no_such:pair")
     loaded = load_model("torch_models:pair")
     assert loaded.module(*loaded.inputs).shape == (2, 1)
@@ -64,21 +73,47 @@ def test_inputs_may_be_keywords(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "message", "kind"),
     [
-        ("{source}:par", "has no function 'par'; did you mean 'pair'"),
-        ("{source}:broken", "failed: ValueError: no weights"),
-        ("{source}:odd", "gave no pair of a module and its inputs"),
-        ("{source}:bare", "gave inputs that are no tuple"),
-        ("/no/such/file.py:pair", "FileNotFoundError: there is no file /no/such/file.py"),
-        ("restnet18", "no built-in model is named 'restnet18'; did you mean 'resnet18'"),
+        ("{source}:par", "has no function 'par'; did you mean 'pair'", OptionError),
+        ("{source}:", "names no model", OptionError),
+        ("{source}", "names a file and no function", OptionError),
+        ("{folder}/notes.txt:pair", "notes.txt is not a Python file", OptionError),
+        ("/no/such/file.py:pair", "there is no file /no/such/file.py", OptionError),
+        ("restnet18", "no built-in model is named 'restnet18'; did you mean 'resnet18'", OptionError),
+        ("{source}:broken", "failed: ValueError: no weights (at torch_models.py:", ModelError),
+        ("{source}:leaving", "failed: SystemExit: 3 (at torch_models.py:", ModelError),
+        ("{source}:odd", "not a module and its inputs", ModelError),
+        ("{source}:bare", "not a tuple or dict", ModelError),
+        (
+            "{folder}/wrong.py:pair",
+            "wrong.py cannot be imported: SyntaxError: '(' was never closed (wrong.py, line 1)",
+            ModelError,
+        ),
+        (
+            "{folder}/needy.py:pair",
+            "needy.py cannot be imported: ModuleNotFoundError: No module named 'no_such'",
+            ModelError,
+        ),
     ],
 )
-def test_a_wrong_model_is_named_with_what_is_wrong(source: Path, spec: str, message: str) -> None:
-    """Every mistake has its own message."""
-    with pytest.raises(HubError) as caught:
-        load_model(spec.format(source=source))
+def test_a_wrong_model_is_named_with_what_is_wrong(source: Path, spec: str, message: str, kind: type[HubError]) -> None:
+    """Every mistake has its own message: of the user's words an OptionError, of the model's code a ModelError."""
+    for name, text in (("notes.txt", "pair"), ("wrong.py", "def pair("), ("needy.py", "import no_such")):
+        (source.parent / name).write_text(text)
+    with pytest.raises(kind) as caught:
+        load_model(spec.format(source=source, folder=source.parent))
     assert message in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_model_that_fails_in_eager_is_tried_on_request(source: Path) -> None:
+    """The commands try it, so that its own mistake is not taken for one of a compiler; the message has the line."""
+    load_model(f"{source}:failing")
+    with pytest.raises(
+        ModelError, match=r"failing' fails in eager: RuntimeError: .* \(at torch_models.py:\d+ in forward\)"
+    ):
+        load_model(f"{source}:failing", is_tried=True)
 
 
 def test_a_batch_needs_a_factory_that_takes_it(source: Path) -> None:

@@ -54,7 +54,7 @@ def test_what_is_there_already_is_not_run_again(finished: tuple[Sweep, list[str]
     said: list[str] = []
     summary = sweep(finished[0], said.append)
     assert summary.runs == 1
-    assert said == ["1 benchmark of 1 there already"]
+    assert said == ["1 of 1 benchmark done already"]
 
 
 @pytest.mark.parametrize("change", [{"rounds": 4}, {"given": {}}, {"against": ("eager",)}, {"resume": False}])

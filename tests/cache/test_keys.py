@@ -358,7 +358,7 @@ class Tuned(BackendSettings):
         return "tuned"
 
 
-SETTINGS_FLIPS: dict[str, Any] = {"threads": 3, "spin": True, "accuracy": 1e-3, "effort": "full"}
+SETTINGS_FLIPS: dict[str, Any] = {"threads": 3, "busy_wait": True, "accuracy": 1e-3, "effort": "full"}
 ENTRY_FLIPS: dict[str, Entry] = {
     "backend": replace(ENTRY, info=replace(INFO, name="other")),
     "plugin": replace(ENTRY, package_version="1.1"),
@@ -691,7 +691,7 @@ def compiled_key(**given: Any) -> dict[str, str]:
     context = PlanningContext(
         sample, options, threads, found, Path(), Measurements.open(Path("m"))[0], SilentProgress(), session, here
     )
-    return artifact_key(found.entries["triton"], context.settings(spin=False))
+    return artifact_key(found.entries["triton"], context.settings(busy_wait=False))
 
 
 @pytest.mark.parametrize("name", sorted(set(Options.model_fields) - {"origins"}))

@@ -71,7 +71,7 @@ def test_a_measurement_comes_back_equal(tmp_path: Path) -> None:
         {"versions": "x"},
         {"machine": "x"},
         {"threads": 1},
-        {"spin": True},
+        {"busy_wait": True},
         {"effort": "full"},
         {"accuracy": 1e-3},
         {"modes": "x"},
@@ -301,7 +301,7 @@ def test_a_row_of_wrong_values_counts_as_absent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["run_s = 2e-9", "backend = 'tot'", "spin = 1", "features = '{}'", "made = CAST(x'ff' AS TEXT)", "digest = 'x'"],
+    ["run_s = 2e-9", "backend = 'tot'", "busy_wait = 1", "features = '{}'", "made = CAST(x'ff' AS TEXT)", "digest = 'x'"],
 )
 def test_a_row_that_is_not_as_it_was_written_counts_as_absent(tmp_path: Path, change: str) -> None:
     """A price that a flipped bit made small would win every time; a note says that it was left out."""
@@ -355,7 +355,7 @@ def test_damage_is_found_by_reading_all(tmp_path: Path) -> None:
 def test_a_failure_comes_back_equal(tmp_path: Path) -> None:
     """What was kept is found by another opening, for its own subject only; the latest counts."""
     kept = opened(tmp_path)
-    other, third = replace(SUBJECT, structure="other"), replace(SUBJECT, accuracy=1e-3, spin=True)
+    other, third = replace(SUBJECT, structure="other"), replace(SUBJECT, accuracy=1e-3, busy_wait=True)
     kept.keep_failure(failure(reason="old"))
     kept.keep_failure(failure(third))
     kept.keep_failure(failure())

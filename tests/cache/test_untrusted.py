@@ -43,7 +43,7 @@ def messages(folder: Path, size: int) -> list[str]:
 def test_the_user_hears_of_it_once_for_each_folder(folder: Path, tmp_path: Path) -> None:
     """The warning has the command that fixes it; nothing is written there. Another folder causes a new warning."""
     remedy = f"the cache folder is not used: others may write to {folder}; chmod go-w {folder}"
-    assert messages(folder, 8) == [f"nothing is kept for later processes: {remedy}"]
+    assert messages(folder, 8) == [f"nothing is saved for later processes: {remedy}"]
     assert messages(folder, 9) == []
     assert not list(folder.iterdir())
     other = tmp_path / "other"

@@ -66,7 +66,7 @@ def test_measurements_of_another_version_are_put_aside(tmp_path: Path, version: 
 
 def test_a_plan_without_newer_fields_is_read(store: Store) -> None:
     """A plan from before a field was added has that field's default."""
-    newer = ("effort", "verify_s", "spin", "search", "contenders", "events")
+    newer = ("effort", "verify_s", "busy_wait", "search", "contenders", "events")
     kept(store, {name: value for name, value in FACTS.items() if name not in newer})
     assert store.plan("key") == PLAN
     assert store.take_notes() == ()

@@ -481,7 +481,7 @@ def test_explanations_say_how_calls_go() -> None:
     assert "go through Dynamo: it has not been called often enough" in str(before)
     assert settles(direct, X)
     assert not settles(keeper, X)
-    assert "leave Dynamo out" in str(hub.explain(direct, X, options=OPTIONS)[0])
+    assert "skip Dynamo" in str(hub.explain(direct, X, options=OPTIONS)[0])
     assert "go through Dynamo: every call writes to L['model']" in str(hub.explain(keeper, X, options=OPTIONS)[0])
 
 
@@ -494,7 +494,7 @@ def test_the_command_says_how_calls_go(name: str, tmp_path: Path) -> None:
     )
     done = CliRunner().invoke(app, ["explain", f"{file}:factory", "--backends", "eager", "--tune", "off"])
     assert done.exit_code == 0, done.output
-    assert ("leave Dynamo out" if name == "Net" else "every call writes to") in done.output
+    assert ("skip Dynamo" if name == "Net" else "every call writes to") in done.output
 
 
 def test_waiting_for_what_was_not_called_warns() -> None:
@@ -677,12 +677,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a wrong option of a decorator": (lambda: hub.compile(options={"tune": "of"}), "tune"),
     "a backend that is misspelt": (lambda: hub.compile(Net(), options={"backends": ("inducto",)})(X), "inductor"),
     "example inputs that are no tuple": (lambda: hub.compile(Net(), example_inputs=(X,)), r"example_inputs=\[\(x,\)\]"),
+    "example inputs that are a tensor": (lambda: hub.compile(Net(), example_inputs=X), "a Tensor, not a list of calls"),
+    "explaining nothing": (lambda: hub.explain(None), "a NoneType cannot be called"),  # type: ignore[arg-type]
+    "freezing nothing": (lambda: hub.freeze(None), r"NoneType was not made by hub\.compile"),  # type: ignore[arg-type]
+    "freezing before compiling": (lambda: hub.freeze(Net(), X), r"Net was not made by hub\.compile"),
+    "plans of nothing": (lambda: hub.plans(None), r"NoneType was not made by hub\.compile"),
+    "refreshing nothing": (lambda: hub.refresh(None), r"NoneType was not made by hub\.compile"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_refused(what: str) -> None:
-    """What cannot be compiled is refused with the reason, by `hub.compile` itself; names of backends by the first call."""
+    """Wrong arguments are refused with the reason, by the function itself; names of backends by the first call."""
     attempt, message = REFUSED[what]
     with pytest.raises(OptionError, match=message):
         attempt()

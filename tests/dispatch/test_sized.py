@@ -88,7 +88,7 @@ def test_sizes_that_come_often_get_the_faster_plan(clock: Clock) -> None:
     names = model.calls(8, 2 * N_TRIALS)
     assert names.count("own") == names.count("general") == N_TRIALS
     assert model.calls(8, 5) == ["own"] * 5
-    assert model.told == ["sizes 8 have a plan of their own: it took 500 ms a call, the general one 1e+03 ms"]
+    assert model.told == ["sizes 8 have their own plan: it took 500 ms a call, the general one 1e+03 ms"]
     assert model.calls(9, 3) == ["general"] * 3
 
 
@@ -119,12 +119,12 @@ def test_what_can_have_no_plan_is_asked_once(clock: Clock) -> None:
     """A refusal is final."""
 
     def begin(_: Sequence[Any]) -> Own | None:
-        raise CaptureError("an operator calls programs of its own")
+        raise CaptureError("an operator calls other programs")
 
     model = Model(clock.run("general", 1.0), begin)
     assert model.calls(8, 500) == ["general"] * 500
     assert model.begun == [8]
-    assert model.told == ["sizes 8 stay with the general plan: CaptureError: an operator calls programs of its own"]
+    assert model.told == ["sizes 8 stay with the general plan: CaptureError: an operator calls other programs"]
 
 
 def test_a_plan_for_other_weights_never_serves(clock: Clock) -> None:

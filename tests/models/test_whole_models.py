@@ -119,7 +119,7 @@ def two_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_threads")
 def test_planned_by_measuring_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tune="full"` times real backends, with other threads and spinning too; the plan is exact, and serves "fast"."""
+    """`tune="full"` times real backends, with other threads and busy-waiting too; the plan is exact, and serves "fast"."""
     monkeypatch.setattr(race, "BLOCK_S", 0.02)
     monkeypatch.setattr(race, "MAX_ROUNDS", race.MIN_ROUNDS)
     monkeypatch.setattr(measure, "MAX_HEAT_S", 1.0)
@@ -136,7 +136,7 @@ def test_planned_by_measuring_in_full(tmp_path: Path, monkeypatch: pytest.Monkey
     timed = [contender.name for contender in plan.contenders]
     assert "eager" in timed
     assert {name.partition(",")[0] for name in timed} & set(names), timed
-    assert any(name.endswith("spinning") for name in timed), timed
+    assert any(name.endswith("busy-waiting") for name in timed), timed
     assert any(name.endswith("1 thread") for name in timed), timed
     torch._dynamo.reset()
     model, got = compiled(built, tune="fast", **options)

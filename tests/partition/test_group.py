@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hub.errors import PlanError
 from hub.partition.extract import check_convex, extract
-from hub.partition.group import EAGER, group, without_trifles
+from hub.partition.group import EAGER, group, without_trivial_groups
 from hub.plugin.graph import Graph
 from hub.plugin.table import devices_of
 from hub.testing import random_graphs
@@ -115,7 +115,7 @@ def test_views_alone_are_no_cluster() -> None:
     for node in (x, view):
         node.meta["val"] = torch.empty(2, 2, device="meta")
     graph = Graph(fx.GraphModule({}, program), "views")
-    assert without_trifles(graph, {view.name: "a"}) == {view.name: EAGER}
+    assert without_trivial_groups(graph, {view.name: "a"}) == {view.name: EAGER}
 
 
 def test_extracting_a_set_that_is_not_convex_names_the_node() -> None:

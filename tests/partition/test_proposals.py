@@ -127,8 +127,8 @@ def test_nodes_come_in_topological_order_and_once() -> None:
     [
         (["linear", "nothing"], "choosy", "no call nodes of graph.*: nothing"),
         (["arg0_1"], "choosy", "no call nodes of graph.*: arg0_1"),
-        (["linear"], "nobody", "backend 'nobody' takes no part here"),
-        (["linear"], "eager", "backend 'eager' takes no part here"),
+        (["linear"], "nobody", "backend 'nobody' is not used here"),
+        (["linear"], "eager", "backend 'eager' is not used here"),
         (["gelu_1", "tanh"], "choosy", "choosy does not take it: no tanh here"),
         (["linear", "linear_1"], "choosy", "not convex: a path leaves the cluster and comes back through gelu"),
         ([], "choosy", "it names no node"),
@@ -184,8 +184,8 @@ def changes(graph: Graph) -> Iterable[Proposal]:
     ("answer", "message"),
     [
         (fails_late, "raised RuntimeError: out of ideas"),
-        (lambda _: ["linear"], "raised TypeError: 'linear' is a str, no Proposal"),
-        (lambda _: [Proposal("choosy", (3,))], "something else than text"),  # pyright: ignore[reportArgumentType]
+        (lambda _: ["linear"], "raised TypeError: 'linear' is a str, not a Proposal"),
+        (lambda _: [Proposal("choosy", (3,))], "has a name that is not text"),  # pyright: ignore[reportArgumentType]
         (lambda _: 3, "raised TypeError"),
         (changes, "changed the graph"),
     ],

@@ -82,26 +82,26 @@ class Stage:
     @property
     def settings(self) -> CompileSettings:
         """Return the settings of pieces."""
-        return self.context.settings(spin=False)
+        return self.context.settings(busy_wait=False)
 
     def again(self) -> Stage:
         """Return the same context as a later process would find it: the measurements, and nothing else."""
         return replace(self, book=PriceBook(self.context))
 
-    def price(self, backend: str, nodes: Sequence[str], run_s: float, *, spin: bool = False) -> None:
+    def price(self, backend: str, nodes: Sequence[str], run_s: float, *, busy_wait: bool = False) -> None:
         """Record that a cluster was measured."""
         cost = Cost(run_s, run_s / 100, 0, "measured", "written by a test")
-        settings, report = self.context.settings(spin=spin), Report(compile_s=0.1)
+        settings, report = self.context.settings(busy_wait=busy_wait), Report(compile_s=0.1)
         self.book.keep(Candidate("k0", Group(backend, tuple(nodes)), settings, (), report=report, cost=cost))
 
     def slow_eager(self) -> None:
         """Make eager a bad choice in tests that are about backends."""
         self.monkeypatch.setattr(PriceBook, "_learned_eager_s", lambda book, name: 10e-3)
 
-    def price_whole(self, backend: str, run_s: float, *, spin: bool = True) -> None:
+    def price_whole(self, backend: str, run_s: float, *, busy_wait: bool = True) -> None:
         """Record that a backend was measured on everything in the graph that it supports."""
         nodes = [node.name for node in self.context.graph.nodes if self.verdicts.takes(backend, node.name)]
-        self.price(backend, nodes, run_s, spin=spin)
+        self.price(backend, nodes, run_s, busy_wait=busy_wait)
 
 
 @pytest.fixture(autouse=True)

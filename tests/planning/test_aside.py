@@ -137,7 +137,7 @@ def test_the_best_so_far_serves_while_planning_goes_on(monkeypatch: pytest.Monke
         (plan,) = hub.plans(run)
         assert plan.decided_by is DecidedBy.MEASURED
         assert plan.backends != ("eager",)
-        assert any("planning goes on" in event.message for event in plan.events)
+        assert any("planning continues" in event.message for event in plan.events)
         assert not hub.wait(run, 0.01)
         model[0].weight.mul_(2)
         torch.testing.assert_close(run(x), model(x))
@@ -218,12 +218,12 @@ def test_plans_say_where_planning_stands(held: threading.Event) -> None:
         run(torch.randn(4, 32))
         while not any("timing" in message for message in seen):
             (plan,) = hub.plans(run)
-            seen |= {event.message for event in plan.events if "planning goes on" in event.message}
+            seen |= {event.message for event in plan.events if "planning continues" in event.message}
             time.sleep(0.02)
         held.set()
         assert hub.wait(run)
     (plan,) = hub.plans(run)
-    assert not any("planning goes on" in event.message for event in plan.events)
+    assert not any("planning continues" in event.message for event in plan.events)
 
 
 def test_waiting_shows_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_whoever_could_be_faster_at_best_is_asked(set_stage: Callable[..., Stage
     stage.slow_eager()
     nodes = [node.name for node in stage.context.graph.nodes]
     for name, run_s in {"refusing": 1e-6, "taking": 2e-6, **dict.fromkeys(names, 1e-3)}.items():
-        stage.price(name, nodes, run_s, spin=True)
+        stage.price(name, nodes, run_s, busy_wait=True)
     context, listener, verdicts = listening(stage)
     assert decide(context, verdicts, may_measure=False).assignment.name == "taking"
     assert len(listener.asked) == AT_ONCE

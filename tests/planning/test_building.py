@@ -40,7 +40,7 @@ def test_a_piece_that_wins_is_saved(install_plugin: Callable[[str, str], None], 
             *(sample, options, 1, registry(), store.root / "artifacts", measurements, SilentProgress(), session, session)
         )
         found = Group("toy", tuple(node.name for node in captured.graph.nodes))
-        settings = context.settings(spin=False)
+        settings = context.settings(busy_wait=False)
         piece = context.candidate("k0", found, settings, is_needed=False, is_saved=False)
         (priced,) = session.compile_all({"toy": [piece]}, lambda _: None, Clock(60.0))
         assert priced.failure is None

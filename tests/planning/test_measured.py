@@ -43,8 +43,8 @@ def create():
     return Plain()
 
 def fault(cluster, settings):
-    if KIND == "fails without spinning" and not settings.spin:
-        raise CompileError("only if I may spin")
+    if KIND == "fails without busy-waiting" and not settings.busy_wait:
+        raise CompileError("only if I may busy-wait")
     is_piece = len(cluster.nodes) < {whole!r}
     if KIND == "fails on pieces" and is_piece:
         raise CompileError("too small for me")
@@ -262,7 +262,7 @@ def test_failing_pieces_cost_nothing(kind: str, install_plugin: Callable[..., No
 
 def test_failing_without_spinning_is_no_failure_of_the_whole(install_plugin: Callable[..., None], tmp_path: Path) -> None:
     """A backend that fails only as it would run next to others keeps its whole graph, and its price is shown."""
-    install_plugin(*plugin("alpha", "fails without spinning"))
+    install_plugin(*plugin("alpha", "fails without busy-waiting"))
     install_plugin(*plugin("beta", "saves"))
     names = {"backends": ["alpha", "beta"], "cache_dir": str(tmp_path / "cache")}
     plan = plan_for(layers(2), **names, tune="full")
@@ -333,7 +333,7 @@ def test_accelerators_are_tried_with_no_other_threads(
     finally:
         torch.set_num_threads(before)
     assert full.decided_by == "measured whole plans"
-    assert not any("thread" in item.name or "spinning" in item.name for item in full.contenders)
+    assert not any("thread" in item.name or "busy-waiting" in item.name for item in full.contenders)
 
 
 def test_full_serves_fast(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_full_serves_fast(two_backends: Any, asked: Asked, tmp_path: Path) -> No
         torch.set_num_threads(before)
     assert full.decided_by == "measured whole plans"
     assert any("1 thread" in item.name for item in full.contenders)
-    assert any("spinning" in item.name for item in full.contenders)
+    assert any("busy-waiting" in item.name for item in full.contenders)
     assert fast.decided_by == "replayed"
     assert fast.effort == "full"
     assert asked.sessions == 1

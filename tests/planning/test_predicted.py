@@ -142,7 +142,7 @@ def test_what_was_timed_beside_the_users_calls_serves_this_plan_alone(set_stage:
     stage.context.session.is_disturbed = True
     stage.price_whole("one", 7 * MS)
     stage.book.keep_eager(dict.fromkeys(nodes, 3 * MS))
-    settings = stage.context.settings(spin=True)
+    settings = stage.context.settings(busy_wait=True)
     assert stage.book.measured(whole, settings).run_s == 7 * MS
     later = stage.again().book
     assert later.measured(whole, settings) is None
@@ -150,7 +150,7 @@ def test_what_was_timed_beside_the_users_calls_serves_this_plan_alone(set_stage:
 
 
 def test_mixes_are_predicted_without_spinning(set_stage: Callable[..., Any]) -> None:
-    """What a backend gains by spinning alone, it does not gain next to another one: such a mix is not chosen."""
+    """What a backend gains by busy-waiting alone, it does not gain next to another one: such a mix is not chosen."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})
     stage.slow_eager()
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
@@ -160,7 +160,7 @@ def test_mixes_are_predicted_without_spinning(set_stage: Callable[..., Any]) -> 
         stage.price_whole(backend, 5.4 * MS)
     assert len(predicted(stage).assignment.backends) == 2
     for backend in ("one", "two"):
-        stage.price_whole(backend, 9 * MS, spin=False)
+        stage.price_whole(backend, 9 * MS, busy_wait=False)
     assert len(predicted(stage).assignment.backends) == 1
 
 

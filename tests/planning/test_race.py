@@ -46,7 +46,7 @@ def runner(name: str, n_clusters: int) -> PlanRunner:
     """Return a runner without a worker."""
     steps = [Step(f"c{number}", name, ()) for number in range(n_clusters)] or [Step("e0", "eager", (), is_eager=True)]
     no_worker: Any = None
-    return PlanRunner(name, tuple(steps), (), spin=False, worker=no_worker)
+    return PlanRunner(name, tuple(steps), (), busy_wait=False, worker=no_worker)
 
 
 def raced(runners: Sequence[PlanRunner], block_s: Callable[[str, int], float], budget_s: float = 0.0) -> Any:

@@ -187,7 +187,7 @@ def test_both_files_are_kept_and_our_code_runs(
         ("fails", "ended with status 3"),
         ("no library", "wrote no out.so"),
         ("no metadata", "wrote no out.so.pbtxt"),
-        ("garbage library", "no shared library"),
+        ("garbage library", "not a shared library"),
         ("cut off library", "cut off at byte 64"),
         ("garbage metadata", "magic number"),
         ("wrong count", "holds 1 constants and says 2"),

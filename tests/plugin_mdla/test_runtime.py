@@ -121,7 +121,7 @@ FAULTS = {
     "run_thnets": (RunError, "ie_run_thnets"),
     "putinput": (RunError, "ie_putinput"),
     "getresult": (RunError, "ie_getresult"),
-    "never": (RunError, "ie_getresult gave no result within 0.1 s"),
+    "never": (RunError, "ie_getresult returned no result within 0.1 s"),
 }
 
 

@@ -246,7 +246,7 @@ def test_models_are_tuned_planned_and_timed(monkeypatch: pytest.MonkeyPatch) -> 
         (row,) = benchmark._runs("models", Namespace(tune=1.0, budget=20.0))
     assert "error" not in row, row
     assert set(row["call_s"]) == {"hub", "eager", "inductor", "max-autotune"}
-    assert row["tuned"] == ["triton: nothing to time: the interpreter is no GPU"]
+    assert row["tuned"] == ["triton: nothing to time: the interpreter is not a GPU"]
     assert row["notes"]["eager"].startswith("not as a CUDA graph: ")
     assert row["plan"]
     assert any("no tensor on a GPU" in event for event in row["events"])

@@ -41,7 +41,7 @@ def dumped(folder: Path, **settings: Any) -> set[str]:
 
 
 def test_every_stage_is_written(tmp_path: Path) -> None:
-    """For cuda:90 where nothing else is said and no GPU is here."""
+    """For cuda:90 where nothing else is said and this machine has no GPU."""
     found = dumped(tmp_path / "dump")
     assert found >= {"kernels.py", "kernels.json", "ir_pre_fusion.txt", "ir_post_fusion.txt", "cuda-90/kernels.py"}
     assert found >= {f"cuda-90/{kernel}.{stage}" for kernel in ("k0", "k1") for stage in (*TEXTS, "ptx", "cubin")}

@@ -593,7 +593,7 @@ def test_a_missing_compiler_is_named_with_the_next_step() -> None:
     """Without a C++ compiler the error says so and what to install."""
     code = "from plugin_inductor.backend import create; print(create().probe().reason)"
     done = run_python(code, CXX="/no/such/compiler", TORCHINDUCTOR_CACHE_DIR="/tmp/hub-test-no-compiler")
-    assert "next step: install a C++ compiler" in done.stdout, done.stdout + done.stderr
+    assert "hint: install a C++ compiler" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_probe_runs_a_real_program() -> None:

@@ -393,9 +393,9 @@ def test_large_constants_stay_where_they_are() -> None:
 
 
 def test_session_options_follow_the_settings() -> None:
-    """Threads and spinning are the hub's to decide."""
+    """Threads and busy-waiting are the hub's to decide."""
     cluster, _ = function_cluster(torch.relu, torch.randn(4))
-    for settings, stops in ((CompileSettings(threads=2), "1"), (CompileSettings(threads=1, spin=True), "0")):
+    for settings, stops in ((CompileSettings(threads=2), "1"), (CompileSettings(threads=1, busy_wait=True), "0")):
         options = compiled(cluster, settings)._session.get_session_options()
         assert options.intra_op_num_threads == settings.threads
         assert options.inter_op_num_threads == 1

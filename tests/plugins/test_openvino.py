@@ -344,7 +344,7 @@ def test_infinities_that_cancel_are_not_taken_for_nan(backend: OpenVINOBackend) 
 
 
 def test_looking_for_nan_wakes_none_of_pytorchs_threads(backend: OpenVINOBackend) -> None:
-    """In a call PyTorch computes nothing: its threads would go on spinning on OpenVINO's cores."""
+    """In a call PyTorch computes nothing: its threads would go on busy-waiting on OpenVINO's cores."""
     cluster, inputs = whole_cluster(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(), (torch.randn(1, 3, 64, 64),))
     executable, _ = compile_and_run(backend, cluster, inputs)
     with torch.profiler.profile() as seen:

@@ -370,15 +370,15 @@ def test_the_hub_says_how_many_threads() -> None:
 
 
 def test_threads_have_begun_before_the_environment_is_put_back() -> None:
-    """A pool's threads read how long to spin when they begin; late ones would spin between calls of other backends."""
+    """A pool's threads read how long to busy-wait when they begin; late ones would do so between other backends' calls."""
     code = (
         "import ctypes, threading, tvm; from plugin_tvm import pool; found = {}; both = threading.Barrier(2)\n"
         "getenv = ctypes.CDLL(None).getenv; getenv.restype = ctypes.c_char_p\n"
-        "def spins(): return getenv(b'TVM_THREAD_POOL_SPIN_COUNT')\n"
-        "def task(*_): both.wait(60); found[threading.get_ident()] = spins(); return 0\n"
+        "def busy_waits(): return getenv(b'TVM_THREAD_POOL_SPIN_COUNT')\n"
+        "def task(*_): both.wait(60); found[threading.get_ident()] = busy_waits(); return 0\n"
         "pool._NOTHING = pool._TASK(task)\n"
         "pool.use_threads(2)\n"
-        "print(*found.values(), spins())"
+        "print(*found.values(), busy_waits())"
     )
     assert printed(code) == "b'0' b'0' None"
 

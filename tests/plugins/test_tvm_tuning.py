@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_put_aside(tuned: tuple[Path, str], tmp_path: Pat
     for path in root.glob(f"*/{name}"):
         path.write_text("no JSON\n")
     cluster, values = layers()
-    with pytest.warns(HubWarning, match="put aside as .*damaged0"):
+    with pytest.warns(HubWarning, match="set aside as .*damaged0"):
         executable = create(Settings(database=root)).compile(cluster, SETTINGS)
     assert executable.texts.tuned == 0
     assert list(root.glob("*.damaged0"))

@@ -72,7 +72,7 @@ def test_beside_the_users_calls_nothing_is_repeated(monkeypatch: pytest.MonkeyPa
     take = machine.take
 
     def take_beside() -> float:
-        monkeypatch.setattr(GAPS, "beside", GAPS.beside + 1)
+        monkeypatch.setattr(GAPS, "overlaps", GAPS.overlaps + 1)
         return take()
 
     machine.patience().timed(take_beside, float)

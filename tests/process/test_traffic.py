@@ -39,7 +39,7 @@ def test_without_a_file_nothing_waits() -> None:
     assert gaps.sample(lambda: 3) == 3
     gaps.watch(Path("/nowhere/traffic"))
     assert gaps.sample(lambda: 4) == 4
-    assert gaps.beside == 0
+    assert gaps.overlaps == 0
 
 
 def test_a_sample_waits_for_the_end_of_a_call(shown: tuple[Traffic, Gaps], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_sample_waits_for_the_end_of_a_call(shown: tuple[Traffic, Gaps], monke
     calls.__exit__(None, None, None)
     thread.join(10)
     assert taken == [1]
-    assert gaps.beside == 0
+    assert gaps.overlaps == 0
 
 
 def test_a_sample_that_a_call_falls_into_is_taken_again(shown: tuple[Traffic, Gaps]) -> None:
@@ -77,7 +77,7 @@ def test_a_sample_that_a_call_falls_into_is_taken_again(shown: tuple[Traffic, Ga
         return attempts[-1]
 
     assert gaps.sample(take) == 2
-    assert gaps.beside == 0
+    assert gaps.overlaps == 0
 
 
 def test_a_model_without_gaps_is_not_waited_for_endlessly(
@@ -90,7 +90,7 @@ def test_a_model_without_gaps_is_not_waited_for_endlessly(
     gaps.watch(gaps.path)
     with calls:
         assert [gaps.sample(lambda: 1) for _ in range(3)] == [1, 1, 1]
-    assert gaps.beside == 3
+    assert gaps.overlaps == 3
 
 
 def test_calls_of_several_threads_are_counted_together(shown: tuple[Traffic, Gaps]) -> None:
@@ -136,4 +136,4 @@ def test_timings_are_of_the_gaps(watched: Traffic, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
     found = timing.time_call(timed, 0.0, warmup=0)
     assert found.samples_s == pytest.approx([0.001] * 3)
-    assert (attempts, found.beside) == (6, 0)
+    assert (attempts, found.overlaps) == (6, 0)

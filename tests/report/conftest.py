@@ -63,7 +63,7 @@ WHOLE = Plan(
         ),
     ),
     threads=2,
-    spin=True,
+    busy_wait=True,
     predicted_s=0.0121,
     measured_s=0.0119,
     search=Search(regions=26, structures=5, candidates=15, measured=10, compiled=13, timed_now=10, method="chain", gap=0.0),

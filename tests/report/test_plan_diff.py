@@ -57,11 +57,11 @@ def test_a_cluster_that_was_cut_and_one_that_was_joined() -> None:
 
 
 def test_settings_that_differ() -> None:
-    """Threads, spinning, accuracy, effort."""
-    found = difference(plan(("ort", "a b")), plan(("ort", "a b"), threads=2, spin=True, accuracy=0.01, effort="full"))
+    """Threads, busy-waiting, accuracy, effort."""
+    found = difference(plan(("ort", "a b")), plan(("ort", "a b"), threads=2, busy_wait=True, accuracy=0.01, effort="full"))
     assert found.settings == (
         Change("threads", 1, 2),
-        Change("spin", False, True),
+        Change("busy_wait", False, True),
         Change("accuracy", None, 0.01),
         Change("effort", "fast", "full"),
     )

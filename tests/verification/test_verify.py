@@ -618,7 +618,7 @@ def test_memory_that_is_given_away_twice_is_found(softmax: Case) -> None:
     """An executable that returns one buffer again and again is rejected."""
     cluster, _ = softmax
     buffer = torch.empty(8, 16)
-    with pytest.raises(ContractError, match="lies in memory that an earlier call gave away"):
+    with pytest.raises(ContractError, match="is in memory that an earlier call returned"):
         thoroughly(softmax, lambda *inputs: [buffer.copy_(cluster.module(*inputs)[0])])
 
 
@@ -767,5 +767,5 @@ def test_a_granted_error_is_accepted_on_every_kind() -> None:
 
 def test_errors_of_the_hub_are_raised(softmax: Case) -> None:
     """Whatever is found is one of the hub's errors, with the next step."""
-    with pytest.raises(HubError, match="next step"):
+    with pytest.raises(HubError, match="hint: "):
         once(softmax, lambda x: [x.softmax(-1) + 1])

@@ -148,7 +148,7 @@ def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
     late = workshop.session.price(piece, 0.01)
     assert late.cost is None
     assert late.is_late
-    runner = workshop.session.runners.build("frail", workshop.steps("whole"), (whole,), "frail", spin=False)
+    runner = workshop.session.runners.build("frail", workshop.steps("whole"), (whole,), "frail", busy_wait=False)
     assert workshop.session.runners.time_runner(runner, 0.01).calls > 0
 
 
@@ -165,7 +165,7 @@ def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Works
 def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop) -> None:
     """A race goes on with it, in a new worker, and says so."""
     compiled = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
-    runner = workshop.session.runners.build("frail", workshop.steps("whole"), compiled, "frail", spin=False)
+    runner = workshop.session.runners.build("frail", workshop.steps("whole"), compiled, "frail", busy_wait=False)
     race = Race(workshop.session.runners)
     race.heat([runner], 0.0)
     runner.worker.kill()
@@ -181,9 +181,9 @@ def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop)
 def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> None:
     """A plan whose worker was ended, because it is slow, does not keep its backend from compiling and proving others."""
     first = workshop.compiled(workshop.candidate("first", workshop.names, is_needed=True))
-    runner = workshop.session.runners.build("frail", workshop.steps("first"), first, "frail", spin=False)
+    runner = workshop.session.runners.build("frail", workshop.steps("first"), first, "frail", busy_wait=False)
     workshop.session.runners.end(runner)
     second: Any = workshop.compiled(workshop.candidate("second", workshop.names, is_needed=True))
     assert second[0].failure is None
-    again = workshop.session.runners.build("frail again", workshop.steps("second"), second, "frail", spin=False)
+    again = workshop.session.runners.build("frail again", workshop.steps("second"), second, "frail", busy_wait=False)
     assert workshop.session.runners.time_runner(again, 0.01).calls > 0

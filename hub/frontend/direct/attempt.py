@@ -30,6 +30,5 @@ def why_dynamo(model: Callable[..., Any], inputs: Sequence[Any]) -> str:
 
 def calls_text(why: str) -> str:
     """Return a sentence on whether calls go through Dynamo, given the reason (`why_dynamo`)."""
-    return (
-        f"calls of hub.compile's model go through Dynamo: {why}" if why else "calls of hub.compile's model leave Dynamo out"
-    )
+    way = f"go through Dynamo: {why}" if why else "skip Dynamo"
+    return f"calls of the model that hub.compile returns {way}"

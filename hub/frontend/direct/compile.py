@@ -24,6 +24,7 @@ from hub.frontend.freezing import Frozen
 from hub.process.environment import environment_now
 
 Model = TypeVar("Model", bound=Callable[..., Any])
+_ONE_CALL = "for one call model(x) write example_inputs=[(x,)]"
 
 
 class CompiledModule:
@@ -145,7 +146,7 @@ def compile(  # noqa: A001
     if model is None:
         return functools.partial(compile, options=options, dynamic=dynamic, example_inputs=example_inputs)
     _check(model)
-    given = [_arguments(inputs) for inputs in example_inputs or ()]
+    given = [_arguments(inputs) for inputs in _examples(example_inputs)]
     compiled = _again(model, dict(options or {}), dynamic)
     for args, kwargs in given:
         program_of(compiled).capture(args, kwargs)
@@ -163,8 +164,10 @@ def _check(model: Any) -> None:
     """Raise OptionError if the model cannot be compiled, or is compiled already."""
     name = type(model).__name__
     if isinstance(model, type) or not callable(model):
-        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {name}"
-        raise OptionError(f"{what} is neither a module nor a function", hint="compile a module that was made of the class")
+        what, hint = f"a {name}", "pass a torch.nn.Module or a function"
+        if isinstance(model, type):
+            what, hint = f"the class {model.__name__}", f"pass an instance of it: {model.__name__}(...)"
+        raise OptionError(f"{what} is neither a module nor a function", hint=hint)
     is_compiled = isinstance(model, (CompiledModule, CompiledFunction, OptimizedModule, Frozen))
     is_disabled = getattr(model, "_torchdynamo_disable", False)
     if is_compiled or (hasattr(model, "_torchdynamo_orig_callable") and not is_disabled):
@@ -177,14 +180,22 @@ def _check(model: Any) -> None:
         raise OptionError(f"a {name} cannot be given another class", hint="use torch.compile(model, backend='hub')")
 
 
+def _examples(given: Any) -> Sequence[Any]:
+    """Return `example_inputs` as a sequence, one item for each call. Raise OptionError if it is something else."""
+    if given is None:
+        return ()
+    if not isinstance(given, (tuple, list)):
+        raise OptionError(f"example_inputs is a {type(given).__name__}, not a list of calls", hint=_ONE_CALL)
+    return cast("Sequence[Any]", given)
+
+
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return one of `example_inputs` as arguments and keyword arguments. Raise OptionError for other types."""
     if isinstance(inputs, Mapping):
         return (), cast("Mapping[str, Any]", inputs)
     if not isinstance(inputs, (tuple, list)):
         raise OptionError(
-            f"example_inputs holds a {type(inputs).__name__}, a tuple of arguments or a dict expected",
-            hint="for one call model(x) write example_inputs=[(x,)]",
+            f"example_inputs has a {type(inputs).__name__}, not a tuple of arguments or a dict", hint=_ONE_CALL
         )
     return tuple(cast("Sequence[Any]", inputs)), {}
 

@@ -80,7 +80,7 @@ class Entry:
         if strange := [type(leaf).__name__ for _, leaf in self._plain if type(leaf) not in PLAIN]:
             raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
         if not inputs.is_flat and not _has_plain_keys(inputs.structure):
-            raise FreezeError("an input is a dict with keys that are no strings: equal ones can differ, as 1 and 1.0 do")
+            raise FreezeError("an input is a dict with keys that are not strings: equal ones can differ, as 1 and 1.0 do")
         weights = watch.tensors
         tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
         if any(one.layout is not torch.strided for one in (*tensors, *weights)):

@@ -48,7 +48,7 @@ def fed(
             gaps.append((place[id(value)], position))
         elif isinstance(value, torch.Tensor) and not is_fixed(value, node.name):
             raise FreezeError(
-                f"the graph reads {node.name}, which is no input of the model and no weight",
+                f"the graph reads {node.name}, which is neither an input of the model nor a weight",
                 hint="make it a buffer, or an input",
             )
     return tuple(kept), tuple(gaps)

@@ -104,7 +104,8 @@ class Program:
             options={**options, "guard_filter_fn": self._captures.guarded_by},
         )
         """`_call` compiled by Dynamo. It takes the model, the inputs and the keyword inputs."""
-        weakref.finalize(self, forget_compiled, code, "its model is gone").atexit = False  # PyTorch would keep the plans
+        # Otherwise PyTorch would keep the plans.
+        weakref.finalize(self, forget_compiled, code, "its model no longer exists").atexit = False
         self.why_dynamo = why_unwatched() or "it has not been called often enough: the third call of a form goes without"
         """Why the last call went through Dynamo; "" if the next one of its form does not."""
         self._can_watch = not why_unwatched()

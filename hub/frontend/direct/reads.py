@@ -285,7 +285,7 @@ def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *
     if member is not None and issubclass(type(holder), collections.OrderedDict):
         reads.objects[id(holder)] = holder
     if member is not None and not _is_kept(holder, member, value):
-        return Unwatched("", f"a {type(holder).__name__} makes {member} up, or keeps it where changes cannot be seen")
+        return Unwatched("", f"a {type(holder).__name__} computes {member}, or stores it where changes cannot be seen")
     return value
 
 
@@ -475,7 +475,7 @@ def _note_instance(value: object, reads: Reads) -> str:
         return ""
     if hidden := next((base for base in kind.__mro__ if _hides_state(base)), None):
         slots = [name for name, one in vars(hidden).items() if isinstance(one, types.MemberDescriptorType)]
-        return f"a {kind.__name__} keeps {slots[0] if slots else 'something'} in a slot, whose changes cannot be seen"
+        return f"a {kind.__name__} stores {slots[0] if slots else 'something'} in a slot, whose changes cannot be seen"
     if _has_hidden_order(value):
         return f"the order of a {kind.__name__} can change unseen"
     if issubclass(kind, list):

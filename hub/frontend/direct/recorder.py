@@ -30,7 +30,7 @@ INPUTS = frozenset({"L['args']", "L['kwargs']"})
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Effects:
     """Effects of Dynamo's generated code in addition to calling the graph and building the result; "" for none."""
 
     breaks: str = ""
@@ -45,7 +45,7 @@ class Capture:
 
     graph: weakref.ref[CompiledGraph]
     needs: Needs
-    more: Beside
+    more: Effects
     compile_id: object
     """Dynamo's ID of the compilation, by which its code can be found."""
     check: Check | None
@@ -61,7 +61,7 @@ class _Made:
     graph: weakref.ref[CompiledGraph]
     output: weakref.ref[Any]
     """Dynamo's `OutputGraph`."""
-    more: Beside
+    more: Effects
     inputs: tuple[Source, ...]
 
 
@@ -83,7 +83,7 @@ class Captures:
     def made(self, graph: CompiledGraph, output: Any) -> None:
         """Record a new graph and Dynamo's state of the program that it was made from."""
         inputs = tuple(found for one in output.graphargs if (found := _input_tensor(one)) is not None)
-        self._made = _Made(weakref.ref(graph), weakref.ref(output), _beside_the_graph(output), inputs)
+        self._made = _Made(weakref.ref(graph), weakref.ref(output), _effects_of(output), inputs)
 
     def guarded_by(self, entries: Sequence[GuardFilterEntry]) -> Sequence[bool]:
         """Record the guards on the code whose graph was made last, and keep all of them. This is a `guard_filter_fn`."""
@@ -190,18 +190,18 @@ def _input_tensor(graph_argument: Any) -> Source | None:
     return source if is_tensor and source is not None and root_of(source).name in INPUTS else None
 
 
-def _beside_the_graph(output: Any) -> Beside:
+def _effects_of(output: Any) -> Effects:
     """Return what Dynamo's generated code does in addition to calling the graph and building the result."""
     reason = output.compile_subgraph_reason
     if reason is not None and reason.graph_break:
-        return Beside(breaks="Python runs after a part of the model")
+        return Effects(breaks="Python runs after a part of the model")
     if output.random_calls:
-        return Beside(writes="every call draws numbers from Python's generator")
+        return Effects(writes="every call draws numbers from Python's generator")
     effects = output.side_effects
     if effects.tensor_hooks or effects.save_for_backward:
-        return Beside(writes="it gives tensors hooks")
+        return Effects(writes="it gives tensors hooks")
     written = [one for one in effects.id_to_variable.values() if effects.is_modified(one) and _lasts(one, effects)]
-    return Beside(writes=f"every call writes to {_place(written[0])}" if written else "")
+    return Effects(writes=f"every call writes to {_place(written[0])}" if written else "")
 
 
 def _lasts(variable: Any, effects: Any) -> bool:

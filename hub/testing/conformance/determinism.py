@@ -31,7 +31,7 @@ def _results(target: Target, program: Program) -> Iterator[str]:
     first = [output.clone() for output in run(executable, cluster, inputs)]
     for call in range(2, _CALLS + 1):
         if not same_bits(run(executable, cluster, inputs), first):
-            yield f"{program.name}: call {call} gave other bits than call 1, from the same inputs"
+            yield f"{program.name}: call {call} returned other bits than call 1, from the same inputs"
             return
 
 

@@ -64,17 +64,20 @@ def _registration_problems(entry: Entry) -> list[str]:
     """Return what is wrong with a registration; an unmet requirement is a problem too, reported with its remedy."""
     info = cast("Any", entry.info)
     if not entry.status.accepted:
-        return [f"{entry.status.reason}{f'; fix it with: {info.install}' if info.install else ''}"]
+        return [f"{entry.status.reason}{f'; to fix it: {info.install}' if info.install else ''}"]
     return [problem for holds, problem in _claims(info) if not holds] + list(_requirement_problems(info))
 
 
 def _claims(info: Any) -> Iterator[tuple[bool, str]]:
     """Yield what must hold for a `BackendInfo`, whose fields a plugin may have filled with anything."""
-    yield isinstance(info, BackendInfo), f"hub_backends() gave a {type(info).__name__}, BackendInfo expected"
-    yield _matches(_NAME, info.name), f"name {info.name!r} is no short lower-case word"
+    yield isinstance(info, BackendInfo), f"hub_backends() returned a {type(info).__name__}, not a BackendInfo"
+    yield _matches(_NAME, info.name), f"name {info.name!r} is not a short lower-case word"
     yield _matches(_PATH, info.factory), f'factory {info.factory!r} has not the form "package.module:callable"'
     yield isinstance(info.summary, str), f"summary is a {type(info.summary).__name__}, text expected"
-    yield not info.operators or _matches(_PATH, info.operators), f"operators {info.operators!r} is no module:TABLE"
+    yield (
+        not info.operators or _matches(_PATH, info.operators),
+        f"operators {info.operators!r} is not of the form module:TABLE",
+    )
     yield bool(info.devices), "devices is empty"
     yield bool(info.dtypes), "dtypes is empty"
     for dtype in info.dtypes:
@@ -201,5 +204,5 @@ def _probed(target: Target) -> Finding:
     except Exception as error:  # noqa: BLE001 - anything a plugin raises is the finding
         return failed("handshake", PROBE, trouble(error))
     if not isinstance(answer, Support):
-        return failed("handshake", PROBE, f"probe() gave a {type(answer).__name__}, a Support expected")
+        return failed("handshake", PROBE, f"probe() returned a {type(answer).__name__}, not a Support")
     return passed("handshake", PROBE) if answer.accepted else failed("handshake", PROBE, answer.reason)

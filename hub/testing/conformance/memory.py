@@ -27,7 +27,7 @@ def _problems(target: Target, program: Program) -> Iterator[str]:
     for call in range(1, _CALLS):
         outputs = run(executable, cluster, other_inputs(inputs, call))
         if any(storages(outputs) & storages(earlier) for earlier in kept):
-            yield f"{program.name}: call {call + 1} gave out memory that an earlier call gave out, which is still in use"
+            yield f"{program.name}: call {call + 1} returned memory that an earlier call returned, which is still in use"
         if any(not same_bits(earlier, copy) for earlier, copy in zip(kept, copies, strict=True)):
             yield f"{program.name}: call {call + 1} wrote to the outputs of an earlier call"
             return

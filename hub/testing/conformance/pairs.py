@@ -55,13 +55,13 @@ def _findings_in(target: Target, overload: str, dtype: torch.dtype, known: Answe
     refusals = [answer for answer in answers if isinstance(answer, Refusal)]
     if not refusals:
         return (not_applicable("support", subject, f"eager takes no sample call of it in {name}"),)
-    is_named = target.table is not None and target.table.names(overload, name) and not _is_beside(dtype, known)
+    is_named = target.table is not None and target.table.names(overload, name) and not _is_in_accepted_call(dtype, known)
     if is_named or any(refusal.is_in_table for refusal in refusals):
         return (failed("support", subject, f"its row names {name}, and every call in it is refused: {refusals[0].reason}"),)
     return (not_applicable("support", subject, f"refused: {refusals[0].reason}"),)
 
 
-def _is_beside(dtype: torch.dtype, known: Answers) -> bool:
+def _is_in_accepted_call(dtype: torch.dtype, known: Answers) -> bool:
     """Return whether an accepted call has tensors of this dtype among arguments or results: a row names it for these."""
     accepted = [case for case, answer in known if isinstance(answer, Trial)]
     return any(tensor.dtype is dtype for case in accepted for node in case.build()[0].nodes for tensor in tensors_of(node))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hub.errors import HubError
 from hub.report.columns import columns
 from hub.report.numbers import count, names_text
 from hub.testing.conformance.finding import CHECKS, Finding, Verdict
@@ -71,12 +70,6 @@ class Score:
         """Return the count of each check that has findings, in the order of `CHECKS`."""
         found = {name: [finding for finding in self.findings if finding.check == name] for name in CHECKS}
         return {name: count_of(findings) for name, findings in found.items() if findings}
-
-
-def check_folder(file: str) -> None:
-    """Raise HubError, before minutes of checking, if the folder of the output file does not exist."""
-    if not Path(file).parent.is_dir():
-        raise HubError(f"there is no folder {Path(file).parent} for {file}")
 
 
 def write_score(score: Score, file: str) -> None:

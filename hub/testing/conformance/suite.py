@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from hub.config.suggest import did_you_mean
-from hub.errors import HubError, OptionError, PluginLoadError, WorkerDied
+from hub.errors import HubError, OptionError, WorkerDied
 from hub.plugin.entry import installed_version
 from hub.report.progress import Progress, SilentProgress
 from hub.testing.conformance.finding import CHECKS, Finding, Verdict, failed, not_applicable
@@ -70,7 +70,7 @@ class Suite:
         return "" if self._description is None else self._description.package
 
     def steps(self) -> tuple[Step, ...]:
-        """Return the steps to examine. Raise PluginLoadError if no plugin registers a backend of this name."""
+        """Return the steps to examine. Raise OptionError if no plugin registers a backend of this name."""
         if self._unlisted:
             return (_LISTED,)
         try:
@@ -82,7 +82,7 @@ class Suite:
         if self.backend not in described.names:
             near = did_you_mean(self.backend, described.names)
             known = ", ".join(described.names) or "none installed"
-            raise PluginLoadError(f"no backend is named {self.backend!r}{near}", hint=f"choose from {known}")
+            raise OptionError(f"no backend is named {self.backend!r}{near}", hint=f"choose from {known}")
         self._description = described
         return described.steps
 

@@ -84,7 +84,7 @@ class Target:
                 continue
             answer = cast("Any", verdict(self.backend, node))
             if not isinstance(answer, Support):
-                raise ContractError(f"supports() gave a {type(answer).__name__}, a Support expected", backend=self.name)
+                raise ContractError(f"supports() returned a {type(answer).__name__}, not a Support", backend=self.name)
             if not answer.accepted:
                 if not answer.reason.strip():
                     raise ContractError(f"supports() refused {node.target} without a reason", backend=self.name)
@@ -100,7 +100,9 @@ class Target:
         """Compile a cluster. Raise what the backend raises, and ContractError if the result is not callable."""
         executable = cast("Any", self.backend.compile(cluster, SETTINGS))
         if not callable(executable):
-            raise ContractError(f"compile() gave a {type(executable).__name__}, nothing callable", backend=self.name)
+            raise ContractError(
+                f"compile() returned a {type(executable).__name__}, which is not callable", backend=self.name
+            )
         return cast("Executable", executable)
 
 
@@ -119,7 +121,7 @@ def table_of(entry: Entry) -> OperatorTable | None:
         return None
     table = load_attribute(entry.info.operators)
     if not isinstance(table, OperatorTable):
-        raise ContractError(f"{entry.info.operators} is a {type(table).__name__}, no OperatorTable", backend=entry.name)
+        raise ContractError(f"{entry.info.operators} is a {type(table).__name__}, not a OperatorTable", backend=entry.name)
     return table
 
 

@@ -61,7 +61,7 @@ class Call:
         """Return the ONNX name of a node with one output."""
         found = self._names[node]
         if isinstance(found, tuple):
-            raise CompileError(f"{node.name} has several outputs, one is wanted", node=self.node.name)
+            raise CompileError(f"{node.name} has several outputs, one is expected", node=self.node.name)
         return found
 
     def input(self, name: str) -> str:

@@ -3,12 +3,12 @@
 Prints medians in microseconds of each call, with the calls of a line interleaved, in two tables:
 
 - a product in OpenVINO after one in eager, with libgomp's default, with its idle threads kept from busy-waiting as in mixed
-  plans (`hub.dispatch.spinning`), and with the default again;
+  plans (`hub.dispatch.busy_waiting`), and with the default again;
 - six products in ONNX Runtime alone, before a product in OpenVINO, and before one in eager: never busy-waiting,
   busy-waiting within calls (the plugin's choice in mixed plans), and busy-waiting between calls, too (if it has the machine
   to itself). Each of these has a process of its own, in which OpenMP's idle threads are kept from busy-waiting.
 
-Needs at least two cores. Run with `python -m benchmarks.spinning`.
+Needs at least two cores. Run with `python -m benchmarks.busy_waiting`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 from onnx import helper, numpy_helper
 from openvino import opset16
 
-from hub.dispatch.spinning import Calm
+from hub.dispatch.busy_waiting import Calm
 from hub.pricing.timing import median
 
 ops: Any = opset16
@@ -57,21 +57,21 @@ def main() -> None:
         report_onnxruntime(habit)
         return
     report_openmp()
-    print(f"\n{'ONNX Runtime spins':24}{'alone':>8}{'then OpenVINO':>18}{'then eager':>18}")
+    print(f"\n{'ONNX Runtime busy-waits':24}{'alone':>8}{'then OpenVINO':>18}{'then eager':>18}")
     for name in HABITS:
-        subprocess.run([sys.executable, "-m", "benchmarks.spinning", "--habit", name], check=True)
+        subprocess.run([sys.executable, "-m", "benchmarks.busy_waiting", "--habit", name], check=True)
 
 
 def report_openmp() -> None:
     """Time a product in eager and one in OpenVINO with OpenMP's busy-waiting, without it, and with it again."""
     eager, other = eager_product(), openvino_product()
     print(f"{'OpenMP':24}{'eager':>8}{'OpenVINO':>10}")
-    line("idle threads spin", eager, other)
+    line("idle threads busy-wait", eager, other)
     calm = Calm()
     line("idle threads held back", eager, other)
     del calm
     time.sleep(SETTLE_S)
-    line("idle threads spin again", eager, other)
+    line("idle threads busy-wait again", eager, other)
 
 
 def line(title: str, eager: Call, other: Call) -> None:

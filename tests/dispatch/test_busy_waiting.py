@@ -1,6 +1,6 @@
 """Spinning of OpenMP's idle threads is held back while a plan lives that shares the cores, and only then.
 
-Each test has a process of its own: models of other tests that are still alive would hold spinning back too.
+Each test has a process of its own: models of other tests that are still alive would hold busy-waiting back too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HEAD = """
 import gc, sys, threading
 import torch
 from torch import nn
-from hub.dispatch.spinning import Calm
+from hub.dispatch.busy_waiting import Calm
 
 def is_held_back():
     return any(thread.name == "hub-calm" for thread in threading.enumerate())
@@ -61,7 +61,7 @@ def test_one_thread_needs_nothing() -> None:
 
 @pytest.mark.parametrize("is_mixed", [True, False])
 def test_mixed_plans_hold_it_back(tmp_path: Path, *, is_mixed: bool) -> None:
-    """A plan of two backends holds spinning back for as long as it lives; a plan of one cluster never does."""
+    """A plan of two backends holds busy-waiting back for as long as it lives; a plan of one cluster never does."""
     force = {"aten.linear": "onnxruntime", "aten.relu": "onnxruntime", "aten.softmax": "openvino"} if is_mixed else {}
     backends = ["onnxruntime", "openvino"] if is_mixed else ["onnxruntime"]
     options = {"tune": "off", "backends": backends, "force": force, "cache_dir": str(tmp_path)}
@@ -72,7 +72,7 @@ compiled = torch.compile(model, backend="hub", options={options!r})
 x = torch.randn(4, 32)
 with torch.no_grad():
     torch.testing.assert_close(compiled(x), model(x))
-assert hub.plans(compiled)[-1].spin is {not is_mixed}
+assert hub.plans(compiled)[-1].busy_wait is {not is_mixed}
 assert is_held_back() is {is_mixed}
 del compiled, model
 torch.compiler.reset()

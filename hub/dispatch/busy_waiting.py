@@ -2,7 +2,7 @@
 
 libgomp, which comes with PyTorch, lets idle threads busy-wait for milliseconds before they sleep. That is good if OpenMP
 also runs what follows; if not, it takes half of a two-core machine from another pool (a product in OpenVINO after one in
-eager: 680 us, after the same without busy-waiting 440 us; `benchmarks/spinning.py`). Its environment variables are read
+eager: 680 us, after the same without busy-waiting 440 us; `benchmarks/busy_waiting.py`). Its environment variables are read
 once, before any plan exists. But it busy-waits a hundred times shorter as soon as it manages more threads than there are
 cores. So a second team of threads that only sleeps restrains the first one; releasing it restores busy-waiting.
 """
