@@ -20,6 +20,5 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             operators="plugin_disc.support:OPERATORS",
             dynamic_shapes=True,
             training=True,
-            saveable=True,
         ),
     )

@@ -22,7 +22,5 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             never_ran_on=("Micron's board",),
             install=INSTALL,
             operators="plugin_mdla.support:OPERATORS",
-            saveable=True,
-            explains=True,
         ),
     )

@@ -22,7 +22,5 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             operators="plugin_triton.support:OPERATORS",
             dynamic_shapes=True,
             training=True,
-            saveable=True,
-            tunes=True,
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import fx
 from hub.discovery.registry import registry
 from hub.errors import CompileError, ContractError, PluginLoadError
 from hub.plugin import ACCEPTED, Backend, Cluster, CompileSettings, Executable, OperatorTable, Support, run_addition
+from hub.plugin.backend import abilities
 from hub.plugin.probing import addition
 
 PLUGIN = """
@@ -75,6 +77,26 @@ class Adding(Backend):
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
         return self.compiled  # pyright: ignore[reportReturnType] - a function is enough here
+
+
+class Saving(Adding):
+    """Loads what it saved."""
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
+        raise NotImplementedError
+
+
+class Apart:
+    """Fulfils the contract without being derived from it."""
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
+        raise NotImplementedError
+
+
+def test_what_a_backend_can_do_follows_from_its_class() -> None:
+    """A method that it inherits from the contract's own class is none of its own."""
+    assert abilities(Adding(failing)) == frozenset()
+    assert abilities(Saving(failing)) == abilities(Apart()) == {"load"}
 
 
 def failing(x: torch.Tensor) -> Sequence[torch.Tensor]:

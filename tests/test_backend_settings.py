@@ -83,7 +83,7 @@ SOURCE = """
     def hub_backends():
         return (
             BackendInfo(
-                name="offset", factory="hub_offset:Offset", summary="", settings="hub_offset:Settings", saveable=True,
+                name="offset", factory="hub_offset:Offset", summary="", settings="hub_offset:Settings",
                 requires=("hub-test-board",),
             ),
         )

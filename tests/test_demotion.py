@@ -28,7 +28,7 @@ IS_LIVE = "hub.workers" not in str(sys.modules["__main__"].__spec__)  # in worke
 
 @hookimpl
 def hub_backends():
-    return [BackendInfo(name="fickle", factory="hub_fickle:Fickle", summary="", saveable={saveable!r})]
+    return [BackendInfo(name="fickle", factory="hub_fickle:Fickle", summary="")]
 
 class Fickle(Backend):
     def supports(self, node):
@@ -37,8 +37,9 @@ class Fickle(Backend):
     def compile(self, cluster, settings):
         return Run(cluster)
 
-    def load(self, folder, cluster, settings):
-        return Run(cluster)
+    if {saveable}:
+        def load(self, folder, cluster, settings):
+            return Run(cluster)
 
 class Mute(Exception):
     def __str__(self):

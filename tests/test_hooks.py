@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 
 import hub
 from hub.config.options import Options
-from hub.discovery.registry import registry
+from hub.discovery.plugins import Plugin
+from hub.discovery.registry import Registry, registry
 from hub.errors import HubWarning
 from hub.partition.group import Group
 from hub.partition.proposals import offered_by_plugins, proposed
 from hub.partition.verdicts import ask_backends
+from hub.planning.building import observe
 from hub.testing.single import capture
 
 OBSERVER = """
@@ -89,6 +92,72 @@ def test_hub_candidates(install_plugin: Any) -> None:
         (Group("mine", ("linear", "gelu")),),
         (),
     )
+
+
+MISFIT = """
+from hub import hookimpl
+
+@hookimpl
+def hub_plan_made(plan, weather): ...
+"""
+UNKNOWN = """
+from hub import hookimpl
+
+@hookimpl
+def hub_plan_mad(plan): ...
+"""
+UNMARKED = "def hub_plan_made(plan): ..."
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (MISFIT, "weather"),
+        (UNKNOWN, "unknown hook 'hub_plan_mad'"),
+        (UNMARKED, "hub_plan_made is not marked by hub.plugin."),
+    ],
+    ids=["another signature", "no such hook", "no decorator"],
+)
+def test_a_plugin_whose_hook_does_not_fit_is_refused_alone(source: str, reason: str, install_plugin: Any) -> None:
+    """It is listed with the reason, and plugins after it are registered as before."""
+    install_plugin("aaa_odd", source)
+    install_plugin("plain", BACKEND.format(fails=False))
+    listed = {item.name: item for item in hub.list_backends()}
+    assert not listed["aaa_odd"].available and reason in listed["aaa_odd"].reason
+    assert listed["plain"].available
+
+
+class Wrapped:
+    """Implements a hook under another name, with one of its three arguments, and wraps itself."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @hub.hookimpl(specname="hub_fallback")
+    def note(self, reason: str) -> None:
+        self.seen.append(reason)
+
+    @hub.hookimpl(wrapper=True)
+    def hub_fallback(self) -> Generator[None, None, None]:
+        self.seen.append("before")
+        yield
+        self.seen.append("after")
+
+
+class Failing:
+    """Fails whenever it observes something."""
+
+    @hub.hookimpl
+    def hub_fallback(self) -> None:
+        raise SystemExit
+
+
+def test_hooks_are_called_as_pluggy_calls_them() -> None:
+    """Names, subsets of arguments and wrappers count; what another plugin raises does not."""
+    wrapped = Wrapped()
+    plugins = (Plugin.of("failing", Failing()), Plugin.of("wrapped", wrapped))
+    observe(Registry((), plugins), "hub_fallback", backend="toy", cluster="c0", reason="no kernel")
+    assert wrapped.seen == ["before", "no kernel", "after"]
 
 
 def test_hub_plan_made(install_plugin: Any) -> None:

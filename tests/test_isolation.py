@@ -36,7 +36,7 @@ def note(stage):
 
 @hookimpl
 def hub_backends():
-    return [BackendInfo(name="frail", factory="hub_frail:create", summary="", saveable={saveable!r})]
+    return [BackendInfo(name="frail", factory="hub_frail:create", summary="")]
 
 def create():
     note("create")
@@ -55,9 +55,10 @@ class Frail(Backend):
         note("compile")
         return Run(cluster)
 
-    def load(self, folder, cluster, settings):
-        note("load")
-        return Run(cluster)
+    if {saveable}:
+        def load(self, folder, cluster, settings):
+            note("load")
+            return Run(cluster)
 
 class Run(Executable):
     def __init__(self, cluster):
@@ -367,7 +368,7 @@ from hub import Backend, BackendInfo, Executable, Support, hookimpl
 
 @hookimpl
 def hub_backends():
-    return [BackendInfo(name="frail", factory="hub_frail:Frail", summary="", saveable=True)]
+    return [BackendInfo(name="frail", factory="hub_frail:Frail", summary="")]
 
 class Frail(Backend):
     def supports(self, node):

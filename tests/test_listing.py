@@ -15,9 +15,8 @@ import pytest
 
 from hub.cli.backends import print_backends
 from hub.discovery import listing
-from hub.discovery.listing import ListedBackend, list_backends
+from hub.discovery.listing import ListedBackend, Probed, list_backends
 from hub.discovery.registry import Registry
-from hub.plugin import hooks as hookspecs
 from hub.plugin.backend import BackendInfo
 from hub.plugin.entry import Entry
 from hub.plugin.table import ACCEPTED, OperatorTable, Support, refused
@@ -30,7 +29,7 @@ TABLE = OperatorTable({"aten.relu.default": (), "aten.gelu.default": ()})
 def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
     """Yield a list whose entries make up the registry."""
     found: list[Entry] = []
-    monkeypatch.setattr(listing, "registry", lambda: Registry(pluggy.PluginManager(hookspecs.PROJECT), found))
+    monkeypatch.setattr(listing, "registry", lambda: Registry(found))
     yield found
 
 
@@ -135,6 +134,7 @@ class Toy(Backend):
     def probe(self):
         print("noise")
         {probe}
+    def load(self, folder, cluster, settings): raise NotImplementedError
 
 @hookimpl
 def hub_backends():
@@ -143,10 +143,10 @@ def hub_backends():
 
 
 @pytest.fixture
-def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Support]:
+def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Probed]:
     """Install a plugin whose probe has the given body, for child processes, and probe it."""
 
-    def probed(body: str, timeout_s: float = 60.0) -> Support:
+    def probed(body: str, timeout_s: float = 60.0) -> Probed:
         (tmp_path / "toy_plugin.py").write_text(PLUGIN.format(probe=body))
         facts = tmp_path / "toy_plugin-1.0.dist-info"
         facts.mkdir(exist_ok=True)
@@ -159,47 +159,61 @@ def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., S
 
 
 @pytest.mark.parametrize(
-    ("body", "accepted", "reason"),
+    ("body", "accepted", "reason", "abilities"),
     [
-        ("return ACCEPTED", True, ""),
-        ("return refused('no AVX2 here')", False, "no AVX2 here"),
-        ("raise ValueError('bad driver')", False, "ValueError: bad driver"),
-        ("return 'fine'", False, "ContractError: probe() returned a str, not a Support"),
-        ("os.abort()", False, "killed by SIGABRT"),
-        ("os._exit(7)", False, "exit status 7"),
-        ("os.closerange(3, 256); return ACCEPTED", False, "Bad file descriptor"),
-        ("print('x' * (65 << 20)); return ACCEPTED", False, "it printed"),
+        ("return ACCEPTED", True, "", ("load",)),
+        ("return refused('no AVX2 here')", False, "no AVX2 here", ("load",)),
+        ("raise ValueError('bad driver')", False, "ValueError: bad driver", ("load",)),
+        ("return 'fine'", False, "ContractError: probe() returned a str, not a Support", ("load",)),
+        ("os.abort()", False, "killed by SIGABRT", ()),
+        ("os._exit(7)", False, "exit status 7", ()),
+        ("os.closerange(3, 256); return ACCEPTED", False, "Bad file descriptor", ()),
+        ("print('x' * (65 << 20)); return ACCEPTED", False, "it printed", ()),
     ],
 )
 def test_a_probe_gives_a_verdict_whatever_the_plugin_does(
-    probe_of: Callable[..., Support], body: str, accepted: bool, reason: str
+    probe_of: Callable[..., Probed], body: str, accepted: bool, reason: str, abilities: tuple[str, ...]
 ) -> None:
-    """A probe that refuses, raises, crashes or exits is named in the verdict."""
-    verdict = probe_of(body)
-    assert verdict.accepted == accepted
-    assert reason in verdict.reason
+    """A probe that refuses, raises, crashes or exits is named in the verdict; the class says what else it can do."""
+    found = probe_of(body)
+    assert found.verdict.accepted == accepted
+    assert reason in found.verdict.reason
+    assert found.abilities == abilities
 
 
-def test_a_probe_that_takes_memory_is_stopped(probe_of: Callable[..., Support], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_that_takes_memory_is_stopped(probe_of: Callable[..., Probed], monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason gives its usage and the limit."""
     monkeypatch.setattr(listing, "PROBE_BYTES", 1 << 30)
     taken = "kept = [bytearray(b'x') * (4 << 20) for _ in range(1024)]; time.sleep(60)"
-    assert re.search(r"it took [\d,.]+ .*of memory, .* allowed", probe_of(taken).reason)
+    assert re.search(r"it took [\d,.]+ .*of memory, .* allowed", probe_of(taken).verdict.reason)
 
 
-def test_a_probe_that_hangs_is_stopped(probe_of: Callable[..., Support]) -> None:
+def test_a_probe_that_hangs_is_stopped(probe_of: Callable[..., Probed]) -> None:
     """A hang is a refusal that gives the limit."""
-    assert probe_of("time.sleep(600)", timeout_s=2.0).reason == "no answer within 2 s"
+    assert probe_of("time.sleep(600)", timeout_s=2.0).verdict.reason == "no answer within 2 s"
 
 
 def test_a_failed_probe_makes_its_backend_unavailable(entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
     """With probes, a backend counts as available only if its program ran."""
     entries.append(entry())
-    monkeypatch.setattr(listing, "probe", lambda name: refused("killed by SIGILL"))
+    monkeypatch.setattr(listing, "probe", lambda name: Probed(refused("killed by SIGILL")))
     toy = only(list_backends(probe=True))
     assert (toy.available, toy.probe, toy.reason) == (False, "killed by SIGILL", "the probe failed: killed by SIGILL")
-    monkeypatch.setattr(listing, "probe", lambda name: ACCEPTED)
+    monkeypatch.setattr(listing, "probe", lambda name: Probed(ACCEPTED))
     assert only(list_backends(probe=True)).probe == "passed"
+
+
+def test_only_a_probe_says_what_a_class_overrides(
+    entries: list[Entry], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Listing loads no class, so it claims what was registered; a probe adds what the class has methods for."""
+    entries.append(entry(training=True))
+    monkeypatch.setattr(listing, "probe", lambda name: Probed(ACCEPTED, ("estimate", "load", "tune")))
+    print_backends(as_json=False, probe=False)
+    print_backends(as_json=False, probe=True)
+    plain, probed = (line for line in capsys.readouterr().out.splitlines() if line.startswith("toy"))
+    assert "  training  " in plain
+    assert "  training, save, tune, probe passed  " in probed
 
 
 def test_a_child_that_leaves_a_child_behind_does_not_hold_us_up() -> None:

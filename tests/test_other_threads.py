@@ -36,7 +36,7 @@ from hub import Backend, BackendInfo, Executable, Support, hookimpl
 
 @hookimpl
 def hub_backends():
-    return [BackendInfo(name="meddler", factory="hub_meddler:Meddler", summary="", saveable=True)]
+    return [BackendInfo(name="meddler", factory="hub_meddler:Meddler", summary="")]
 
 class Meddler(Backend):
     def supports(self, node):

@@ -207,6 +207,26 @@ def test_a_plugin_for_an_earlier_version_is_refused_with_where_things_are(instal
     assert (Path(__file__).parent.parent / MIGRATION).exists()
 
 
+@pytest.mark.parametrize("fact", ["error_class", "explains", "saveable", "tunes"])
+def test_a_plugin_that_registers_a_dropped_fact_is_refused_by_its_name(fact: str, install_plugin: Any) -> None:
+    """The reason names the fact and the page that says what replaced it."""
+    source = textwrap.dedent(PLUGIN.format(fault="")).replace('name="faulty",', f'name="faulty", {fact}=True,')
+    install_plugin("faulty", source)
+    reason = next(item for item in hub.list_backends() if item.name == "faulty").reason
+    assert f"built for plugin API {API_VERSION[0] - 1}, this hub has {API_VERSION[0]}.{API_VERSION[1]}" in reason
+    assert f"there is no BackendInfo.{fact} any more" in reason and MIGRATION in reason
+    page = (Path(__file__).parent.parent / MIGRATION).read_text()
+    assert fact in page.partition("## From version 1")[2].partition("\n## ")[0]
+
+
+def test_a_misspelt_fact_is_no_earlier_version(install_plugin: Any) -> None:
+    """A new plugin with a mistake is told the mistake."""
+    source = textwrap.dedent(PLUGIN.format(fault="")).replace('name="faulty",', 'name="faulty", trainng=True,')
+    install_plugin("faulty", source)
+    reason = next(item for item in hub.list_backends() if item.name == "faulty").reason
+    assert "'trainng'" in reason and "plugin API" not in reason
+
+
 def test_a_misspelt_module_of_the_hub_is_no_earlier_version(install_plugin: Any) -> None:
     """A new plugin with a mistake is told the mistake."""
     install_plugin("faulty", "from hub.plugn import OperatorTable\n" + textwrap.dedent(PLUGIN.format(fault="")))

@@ -30,7 +30,7 @@ def wait_at(moment):
 
 @hookimpl
 def hub_backends():
-    return [BackendInfo(name="patient", factory="hub_patient:Patient", summary="", saveable=True)]
+    return [BackendInfo(name="patient", factory="hub_patient:Patient", summary="")]
 
 class Patient(Backend):
     def supports(self, node):

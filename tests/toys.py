@@ -21,15 +21,16 @@ class Toy(Backend):
     def compile(self, cluster, settings):
 {compiling}
         return Program(cluster)
-    def load(self, folder, cluster, settings):
-        assert (folder / "program").read_text() == "saved"
-        return Program(cluster)
+    if {saveable}:
+        def load(self, folder, cluster, settings):
+            assert (folder / "program").read_text() == "saved"
+            return Program(cluster)
 
 def create(): return Toy()
 
 @hookimpl
 def hub_backends():
-    return [BackendInfo(name="{name}", factory="hub_{name}:create", summary="runs clusters in eager", saveable={saveable})]
+    return [BackendInfo(name="{name}", factory="hub_{name}:create", summary="runs clusters in eager")]
 """
 
 

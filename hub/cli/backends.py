@@ -13,6 +13,8 @@ from hub.report.columns import columns
 from hub.report.numbers import names_text
 
 _HEADERS = ("backend", "version", "library", "devices", "dtypes", "operators", "supports", "package")
+_WORDS = {"load": "save", "tune": "tune", "explain": "explain", "partition": "partition"}
+"""Words for optional methods in the column "supports"; prices of a backend's own are no ability that users ask for."""
 
 
 def print_backends(*, as_json: bool, probe: bool) -> None:
@@ -44,7 +46,7 @@ def _abilities(backend: ListedBackend) -> str:
     claims = (
         ("dynamic shapes", backend.dynamic_shapes),
         ("training", backend.training),
-        ("save", backend.saveable),
+        *((word, method in backend.abilities) for method, word in _WORDS.items()),
         ("probe passed", backend.probe == "passed"),
     )
     return ", ".join(name for name, holds in claims if holds) or "-"

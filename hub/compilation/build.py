@@ -20,7 +20,7 @@ from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
 from hub.plan import Stage
-from hub.plugin.backend import CompileSettings, Executable
+from hub.plugin.backend import CompileSettings, Executable, overrides
 from hub.plugin.canonical import canonical_text
 from hub.plugin.graph import Cluster
 from hub.process.leftovers import MANY_LEFT, leftovers, more
@@ -87,7 +87,7 @@ def build_cluster(
         verify_s = time.perf_counter() - compiled_s
     is_guarded = verified.is_finite_only if known is None else known.is_finite_only
     standing = Standing(verified.untried, verified.differs) if known is None else known.standing
-    is_wanted = folder is not None and registry.entries[backend].info.saveable
+    may_be_saved = overrides(registry.backend(backend), "load")
 
     again = UNREPORTED
 
@@ -101,7 +101,7 @@ def build_cluster(
 
     about: dict[str, Any] = {_FINITE_ONLY: is_guarded, _CHANGES: changed, **standing.facts}
     saved = Saved(is_done=False)
-    if is_wanted and folder is not None:
+    if may_be_saved and folder is not None:
         with kept_state() as changed_by_saving, phases.during(Work.SAVE, backend):
             saved = _save(executable, cluster, backend, folder, check, about)
         changed = list(dict.fromkeys((*changed, *changed_by_saving, *again.changed)))
@@ -109,6 +109,7 @@ def build_cluster(
     report = Report(
         compile_s=time.perf_counter() - start,
         verify_s=verify_s,
+        may_be_saved=may_be_saved,
         is_saved=saved.is_done,
         problem=saved.problem,
         is_finite_only=is_guarded,

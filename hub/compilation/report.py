@@ -17,6 +17,8 @@ class Report:
     """Seconds of compiling, verifying and saving it; 0 if it was loaded."""
     verify_s: float = 0.0
     """Seconds spent comparing it with eager."""
+    may_be_saved: bool = False
+    """True if its backend loads what it saved, whether or not it was asked to save this."""
     is_saved: bool = False
     problem: str = ""
     """Reason why saving it failed; "" if it did not fail or was not tried."""

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from hub.config.options import resolve
 from hub.discovery.registry import Registry, load_attribute, registry
 from hub.errors import ContractError, HubError, shortened, text_of
+from hub.plugin.backend import abilities
 from hub.plugin.entry import Entry, installed_version
 from hub.plugin.table import Support, refused
 from hub.process.children import run_child
@@ -60,8 +61,9 @@ class ListedBackend:
     """Operators in its table; None means any ATen operator."""
     dynamic_shapes: bool
     training: bool
-    saveable: bool
     summary: str = ""
+    abilities: tuple[str, ...] = ()
+    """Optional methods of its class ("load": it saves executables). Only a probe loads the class; empty if none ran."""
     probe: str = ""
     """"passed", or why the probe failed; empty if no probe ran."""
     note: str = ""
@@ -110,7 +112,6 @@ def _listed(entry: Entry) -> ListedBackend:
         n_operators=n_operators,
         dynamic_shapes=info.dynamic_shapes,
         training=info.training,
-        saveable=info.saveable,
         summary=info.summary,
         note="" if entry.settings is None or not entry.status.accepted else entry.settings.remark,
     )
@@ -142,7 +143,6 @@ def _eager() -> ListedBackend:
         n_operators=None,
         dynamic_shapes=True,
         training=True,
-        saveable=False,
         summary="PyTorch itself, operator by operator; runs what no backend supports",
     )
 
@@ -158,13 +158,23 @@ def _probed(listed: Sequence[ListedBackend]) -> tuple[ListedBackend, ...]:
 def _with_probe(backend: ListedBackend) -> ListedBackend:
     if not backend.available:
         return backend
-    verdict = probe(backend.name)
+    found = probe(backend.name)
+    verdict, backend = found.verdict, replace(backend, abilities=found.abilities)
     if verdict.accepted:
         return replace(backend, probe="passed", note=verdict.reason or backend.note)
     return replace(backend, probe=verdict.reason, available=False, reason=f"the probe failed: {verdict.reason}")
 
 
-def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a child process found out about a backend."""
+
+    verdict: Support
+    abilities: tuple[str, ...] = ()
+    """Optional methods that its class overrides; empty if it could not be loaded."""
+
+
+def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Probed:
     """Run a backend's own probe in a child process; a crash or a hang is reported as a refusal. Raises nothing."""
     with scratch("probe") as folder:
         answer = folder / "verdict.json"
@@ -172,22 +182,26 @@ def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
         command = [sys.executable, "-P", "-m", "hub.discovery.listing", name, str(answer)]
         failure = run_child(command, timeout_s, most_bytes=PROBE_BYTES, most_output=PROBE_OUTPUT_BYTES)
         if failure is not None or not answer.is_file() or not (text := answer.read_text()):
-            return refused("it ended without an answer" if failure is None else failure.reason)
-        return Support(**json.loads(text))
+            return Probed(refused("it ended without an answer" if failure is None else failure.reason))
+        facts = json.loads(text)
+        return Probed(Support(facts["accepted"], facts["reason"]), tuple(facts["abilities"]))
 
 
 def _answer_probe(arguments: Sequence[str]) -> None:
     name, answer = arguments
     # Open before the probe runs: a probe that closes files of others is as unusable as one that ends the process.
     with Path(answer).open("w") as file:
+        found: dict[str, Any] = {"abilities": ()}
         try:
-            verdict: Any = _registry().backend(name).probe()
+            backend = _registry().backend(name)
+            found["abilities"] = sorted(abilities(backend))
+            verdict: Any = backend.probe()
             if not isinstance(verdict, Support):
                 raise ContractError(f"probe() returned a {type(verdict).__name__}, not a Support")
-            found = {"accepted": bool(verdict.accepted), "reason": shortened(str(verdict.reason))}
+            found |= {"accepted": bool(verdict.accepted), "reason": shortened(str(verdict.reason))}
         except Exception as error:  # noqa: BLE001 - an exception in a probe is its verdict
             text = f"{type(error).__name__}: {error.message}" if isinstance(error, HubError) else text_of(error)
-            found = {"accepted": False, "reason": text}
+            found |= {"accepted": False, "reason": text}
         json.dump(found, file)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata as metadata
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -15,16 +16,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pluggy
 from packaging.requirements import Requirement
 
 from hub.config.settings import Setting, from_environment, is_variable, of_backend
 from hub.discovery.plugin_fault import is_plugins
+from hub.discovery.plugins import Plugin
 from hub.discovery.trial import Trials, registered, try_imports
 from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
-from hub.plugin import hooks as hookspecs
-from hub.plugin.backend import API_VERSION, Backend, BackendInfo
+from hub.plugin.backend import API_VERSION, Backend, BackendInfo, overrides
 from hub.plugin.entry import Entry, installed_version
+from hub.plugin.hooks import PROJECT
 from hub.plugin.table import ACCEPTED, Support, refused
 from hub.process.environment import environment_now
 from hub.process.forks import freed_in_forks, note_runtimes
@@ -41,6 +42,9 @@ _MOVED = frozenset(
     )
 )  # fmt: skip
 """Modules that plugins could import in version 1 of the contract, and that are elsewhere now."""
+_UNKNOWN_FACT = re.compile(r"BackendInfo\.__init__\(\) got an unexpected keyword argument '(\w+)'")
+_DROPPED = frozenset({"error_class", "explains", "saveable", "tunes"})
+"""Facts of `BackendInfo` in version 1 that have another name now, or that follow from the backend's class."""
 MIGRATION = "docs/reference/plugin-api.md"
 """Page that tells plugin authors what moved between versions of the contract."""
 
@@ -48,8 +52,9 @@ MIGRATION = "docs/reference/plugin-api.md"
 class Registry:
     """Every backend that plugins registered, by name, in entry-point order."""
 
-    def __init__(self, manager: pluggy.PluginManager, entries: Iterable[Entry], notes: tuple[str, ...] = ()) -> None:
-        self.manager = manager
+    def __init__(self, entries: Iterable[Entry], plugins: tuple[Plugin, ...] = (), notes: tuple[str, ...] = ()) -> None:
+        self.plugins = plugins
+        """Plugins whose hooks are called, in entry-point order."""
         self.notes = notes
         """Problems with the cache that appeared when plugins were imported."""
         self.entries: Mapping[str, Entry] = {entry.name: entry for entry in entries}
@@ -66,7 +71,7 @@ class Registry:
         """
         wanted = {name: given for name in options.own if name in self.entries and (given := options.own_of(name))}
         entries = [_configured(entry, wanted[name]) if name in wanted else entry for name, entry in self.entries.items()]
-        found = Registry(self.manager, (_kept_in(entry, options.cache_root) for entry in entries), self.notes)
+        found = Registry((_kept_in(entry, options.cache_root) for entry in entries), self.plugins, self.notes)
         found._loaded, found._lock = self._loaded, self._lock
         return found
 
@@ -100,17 +105,16 @@ class Registry:
 @cache
 def registry() -> Registry:
     """Return this process's registry, filled from the entry-point group `hub` on first use."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
     entries: dict[str, Entry] = {}
-    points = tuple(metadata.entry_points(group=hookspecs.PROJECT))
+    plugins: list[Plugin] = []
+    points = tuple(metadata.entry_points(group=PROJECT))
     trials = try_imports(points)
     for point in points:
-        for entry in _entries_of(point, manager, _why_not(point.name, trials)):
+        for entry in _entries_of(point, plugins, _why_not(point.name, trials)):
             if entry.name in entries:
                 entry = _clash(entry, entries[entry.name])
             entries[entry.name] = entry
-    return Registry(manager, entries.values(), trials.notes)
+    return Registry(entries.values(), tuple(plugins), trials.notes)
 
 
 def load_attribute(path: str) -> Any:
@@ -139,19 +143,18 @@ def _why_not(name: str, trials: Trials) -> str:
     return reason and f"{reason}; call `hub.list_backends()` before they are started"
 
 
-def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault: str) -> Iterable[Entry]:
+def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -> Iterable[Entry]:
+    """Return what an entry point registers. Add its plugin to `plugins` unless it fails, and is listed with the reason."""
     package = point.dist.name if point.dist else point.value
     version = point.dist.version if point.dist else "unknown"
     if fault:
         return (_broken(point.name, package, version, fault),)
     try:
         with kept_state() as changed:
-            module = point.load()
-            manager.register(module, name=point.name)
-            manager.check_pending()
-            infos = registered(module) if hasattr(module, "hub_backends") else ()
-            entries = [Entry(_checked(info), package, version, _status(info)) for info in infos]
+            plugin = Plugin.of(point.name, point.load())
+            entries = [Entry(_checked(info), package, version, _status(info)) for info in registered(plugin)]
             entries = [_under_variables(entry) for entry in entries]
+        plugins.append(plugin)
         note = told_changes(changed, HERE, "importing it")
         return tuple(replace(entry, note=note) for entry in entries)
     except BaseException as error:
@@ -217,12 +220,20 @@ def _status(info: BackendInfo) -> Support:
 
 def _fault_of(error: BaseException) -> str:
     """Return what a plugin's code raised; for code written for an earlier contract, say so."""
-    name = error.name if isinstance(error, ModuleNotFoundError) else None
-    if name not in _MOVED:
+    name = _gone(error)
+    if not name:
         return text_of(error)
     major, minor = API_VERSION
     moved = f"{name} no longer exists; {MIGRATION} says what replaced it"
     return f"built for plugin API {major - 1}, this hub has {major}.{minor}: {moved}"
+
+
+def _gone(error: BaseException) -> str:
+    """Return what a plugin used of an earlier contract, by an exception of its code; "" if it is another exception."""
+    if isinstance(error, ModuleNotFoundError):
+        return error.name if error.name and error.name in _MOVED else ""
+    fact = _UNKNOWN_FACT.search(text_of(error)) if isinstance(error, TypeError) else None
+    return f"BackendInfo.{fact[1]}" if fact and fact[1] in _DROPPED else ""
 
 
 def _broken(name: str, package: str, version: str, reason: str) -> Entry:
@@ -250,15 +261,21 @@ def _create(entry: Entry) -> Backend | HubError:
     ]
     if missing:
         return ContractError(f"the backend object lacks {', '.join(missing)}", backend=entry.name)
-    if isinstance(backend, Backend) and backend.operators is None and type(backend).supports is Backend.supports:
+    if isinstance(backend, Backend) and backend.operators is None and not _answers_itself(backend):
         return _with_table(backend, entry)
     return backend
+
+
+def _answers_itself(backend: Backend) -> bool:
+    return overrides(backend, "supports") or overrides(backend, "partition")
 
 
 def _with_table(backend: Backend, entry: Entry) -> Backend | HubError:
     """Return a backend without a `supports` of its own, with the operator table that its registration names."""
     if not entry.info.operators:
-        return ContractError("the backend has neither an operator table nor a method `supports`", backend=entry.name)
+        return ContractError(
+            "the backend has neither an operator table nor a method `supports` or `partition`", backend=entry.name
+        )
     try:
         backend.operators = load_attribute(entry.info.operators)
     except BaseException as error:

@@ -22,6 +22,7 @@ from typing import Any
 
 from hub.cache.imports import Imported, discard_imports, read_imports, write_imports
 from hub.config.settings import SLOW_IMPORTS, from_environment, from_file
+from hub.discovery.plugins import Plugin
 from hub.errors import CacheError, ContractError, OptionError
 from hub.plugin.hooks import PROJECT
 from hub.process.children import Failed, Outcome, run_child, tell_children
@@ -208,10 +209,8 @@ def _main(arguments: Sequence[str]) -> None:
         _write(record, begun=name)
         # If it raises, the process that uses the plugin gets the same exception, and reports it.
         with kept_state() as changes, contextlib.suppress(BaseException):
-            module = points[name].load()
-            if hasattr(module, "hub_backends"):
-                for info in registered(module):
-                    importlib.import_module(info.settings.partition(":")[0] or __name__)
+            for info in registered(Plugin.of(name, points[name].load())):
+                importlib.import_module(info.settings.partition(":")[0] or __name__)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BaseException):  # a plugin may have replaced the stream by anything
                 stream.flush()
@@ -228,9 +227,9 @@ def _forget_output() -> None:
         os.lseek(1, 0, os.SEEK_SET)
 
 
-def registered(module: Any) -> tuple[Any, ...]:
-    """Return what a plugin's module registers. Raises ContractError if that is endless, and what the module raises."""
-    infos: Iterable[Any] = module.hub_backends()
+def registered(plugin: Plugin) -> tuple[Any, ...]:
+    """Return what a plugin registers. Raises ContractError if that is endless, and what the plugin raises."""
+    infos = itertools.chain.from_iterable(plugin.call("hub_backends"))
     found = tuple(itertools.islice(infos, MAX_BACKENDS + 1))
     if len(found) > MAX_BACKENDS:
         raise ContractError(f"hub_backends() returned more than {MAX_BACKENDS} backends")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hub.config.options import Options
 from hub.partition.group import EAGER, Group, group, without_trivial_groups
+from hub.partition.members import conflict
 from hub.partition.verdicts import Verdicts
 from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
@@ -76,15 +77,37 @@ def _assigned(verdicts: Verdicts, wishes: Callable[[str], Sequence[str]], option
         wanted = wishes(node.name) if forced is None else (forced,)
         takers = (name for name in wanted if name in verdicts.by_backend and verdicts.takes(name, node.name))
         backend_of[node.name] = next(takers, EAGER)
-    groups = group(graph, _keeping_forced(graph, backend_of, options))
+    intact = _intact(verdicts, backend_of)
+    backend_of |= _broken(verdicts, backend_of, intact)
+    groups = group(graph, _keeping_forced(graph, backend_of, options, intact), intact)
     return Assignment(
         " + ".join(dict.fromkeys(found.backend for found in groups if found.backend != EAGER)) or EAGER, groups
     )
 
 
-def _keeping_forced(graph: Graph, backend_of: Mapping[str, str], options: Options) -> Mapping[str, str]:
+def _intact(verdicts: Verdicts, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
+    """Return the clusters of backends' partitioners that got all their nodes, and that can run alongside each other."""
+    found: list[Group] = []
+    for one in verdicts.clusters:
+        if any(backend_of[name] != one.backend for name in one.nodes):
+            continue
+        if not found or found[0].backend == one.backend or not conflict(verdicts.graph, one, found):
+            found.append(one)  # those of one partitioner were compared with each other when it was asked
+    return tuple(found)
+
+
+def _broken(verdicts: Verdicts, backend_of: Mapping[str, str], intact: Sequence[Group]) -> Mapping[str, str]:
+    """Return eager for the nodes of backends with partitioners that are in no intact cluster."""
+    partitioning = {found.backend for found in verdicts.clusters}
+    inside = {name for found in intact for name in found.nodes}
+    return {name: EAGER for name, backend in backend_of.items() if backend in partitioning and name not in inside}
+
+
+def _keeping_forced(
+    graph: Graph, backend_of: Mapping[str, str], options: Options, whole: Sequence[Group]
+) -> Mapping[str, str]:
     """Drop clusters of trivial nodes only, unless the user forced one of their operators."""
-    lighter = without_trivial_groups(graph, backend_of)
+    lighter = without_trivial_groups(graph, backend_of, whole)
     if not options.force:
         return lighter
     return {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -15,16 +16,16 @@ from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 from hub.capture.simplify import simplify
 from hub.config.options import Options
 from hub.discovery.plugin_fault import is_plugins
+from hub.discovery.plugins import Plugin
 from hub.discovery.registry import Registry
 from hub.errors import ContractError, PlanError, text_of
-from hub.partition.extract import check_convex
 from hub.partition.group import Group
+from hub.partition.members import Unusable, usable
 from hub.partition.shown import Shown
 from hub.partition.verdicts import Verdicts
 from hub.plan import Event, EventKind, Stage
 from hub.plugin.backend import Proposal
 from hub.plugin.graph import Graph
-from hub.plugin.table import devices_of
 from hub.process.tracing import tracing
 
 
@@ -39,12 +40,12 @@ class Offered:
 
 def offered_by_plugins(graph: Graph, registry: Registry) -> tuple[Offered, ...]:
     """Ask every plugin that makes proposals, in this process, in registration order. Raises nothing."""
-    return tuple(_asked(item, graph) for item in registry.manager.hook.hub_candidates.get_hookimpls())
+    return tuple(_asked(plugin, graph) for plugin in registry.plugins if plugin.has("hub_candidates"))
 
 
 def has_proposers(registry: Registry) -> bool:
     """Return whether any plugin proposes candidates."""
-    return bool(registry.manager.hook.hub_candidates.get_hookimpls())
+    return any(plugin.has("hub_candidates") for plugin in registry.plugins)
 
 
 def proposed(
@@ -64,39 +65,25 @@ def proposed(
         for proposal in offered.proposals:
             try:
                 groups[_checked(proposal, graph, verdicts, options)] = None
-            except _Unusable as reason:
+            except Unusable as reason:
                 message = f"proposal {proposal.name or proposal.nodes[:1]!r} of plugin {offered.plugin}: {reason}"
                 events.append(Event(kind=EventKind.REFUSED, stage=Stage.SUPPORT, backend=proposal.backend, message=message))
     return tuple(groups), tuple(events)
 
 
-class _Implementation(Protocol):
-    """The part of pluggy's HookImpl that this module uses."""
-
-    function: Callable[..., Any]
-    argnames: tuple[str, ...]
-    plugin_name: str
-
-
-class _Unusable(Exception):  # noqa: N818 - a signal inside this module
-    """Reason, in words, why a proposal cannot be used."""
-
-
-def _asked(implementation: _Implementation, graph: Graph) -> Offered:
+def _asked(plugin: Plugin, graph: Graph) -> Offered:
     try:
-        return Offered(implementation.plugin_name, _offers(implementation, graph))
+        return Offered(plugin.name, _offers(plugin, graph))
     except BaseException as error:
         if not is_plugins(error):
             raise
-        return Offered(implementation.plugin_name, fault=f"raised {text_of(error)}")
+        return Offered(plugin.name, fault=f"raised {text_of(error)}")
 
 
-def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ...]:
+def _offers(plugin: Plugin, graph: Graph) -> tuple[Proposal, ...]:
     """Ask one plugin. Raises its exceptions, TypeError for anything but proposals, ContractError for a changed graph."""
     shown = Shown(graph)
-    given = {"graph": shown.graph()}
-    answer: Any = implementation.function(**{name: given[name] for name in implementation.argnames})
-    offered: tuple[Any, ...] = tuple(answer or ())
+    offered = tuple(itertools.chain.from_iterable(plugin.call("hub_candidates", graph=shown.graph())))
     if shown.is_changed:
         raise ContractError("it changed the graph that it was shown")
     for item in offered:
@@ -109,51 +96,16 @@ def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ..
 
 
 def _checked(proposal: Proposal, graph: Graph, verdicts: Verdicts, options: Options) -> Group:
-    """Return a proposal as a group in topological order. Raises _Unusable."""
+    """Return a proposal as a group in topological order. Raises Unusable."""
     backend = proposal.backend
     if backend not in verdicts.by_backend:
-        raise _Unusable(
+        raise Unusable(
             f"backend {backend!r} is not used here" if options.allows(backend) else f"{backend!r} is not allowed"
         )
-    if not proposal.nodes:
-        raise _Unusable("it names no node")
-    known = {node.name for node in graph.nodes}
-    if unknown := [name for name in proposal.nodes if name not in known]:
-        raise _Unusable(f"no call nodes of {graph.name}: {', '.join(unknown)}")
-    members = tuple(sorted(_with_elements(graph.by_name[name] for name in proposal.nodes)))
-    names = tuple(node.name for node in members)
-    if refusals := verdicts.refusals(backend, names):
-        raise _Unusable(f"{backend} does not take it: {'; '.join(refusals)}")
-    _check_whole(members)
-    devices = dict.fromkeys(str(device) for node in members for device in devices_of(node))
-    if len(devices) > 1:
-        raise _Unusable(f"its results lie on {' and '.join(devices)}, those of a cluster on one device")
-    try:
-        check_convex(members, proposal.name or backend)
-    except PlanError as error:
-        raise _Unusable(error.message) from error
-    return Group(backend, names)
-
-
-def _with_elements(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """Return the nodes with the elements of the tuples that some of them make."""
-    found = set(nodes)
-    for node in tuple(found):
-        found.update(user for user in node.users if user.target is operator.getitem and not _is_tensor(node))
+    found = usable(graph, backend, proposal.nodes, verdicts.by_backend[backend])
+    if (chosen := verdicts.chosen(backend)) and found not in chosen:
+        raise Unusable(f"{backend} takes only the clusters that its partitioner chose")
     return found
-
-
-def _check_whole(members: Sequence[fx.Node]) -> None:
-    """Raise _Unusable for an element of a tuple that is made elsewhere: tuples cannot cross a cluster's boundary."""
-    inside = set(members)
-    for node in members:
-        for source in node.all_input_nodes:
-            if node.target is operator.getitem and not _is_tensor(source) and source not in inside:
-                raise _Unusable(f"{node.name} is an element of {source.name}, which is not in it")
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 # --- Finding a pattern ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from torch import fx
 
@@ -12,14 +13,15 @@ from hub.config.options import Options
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.registry import Registry
 from hub.errors import ContractError, HubError, PluginLoadError, text_of
-from hub.partition.group import EAGER
+from hub.partition.group import EAGER, Group
+from hub.partition.partitioner import kept_clusters, partition_of
 from hub.partition.shown import Shown
 from hub.plan import Event, EventKind, Stage
-from hub.plugin.backend import Backend, BackendInfo
+from hub.plugin.backend import OUTSIDE, BackendInfo, abilities
 from hub.plugin.entry import Entry
 from hub.plugin.graph import Graph
 from hub.plugin.table import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
-from hub.verification.ties import verdict
+from hub.verification.ties import order_checked, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Verdicts:
     events: tuple[Event, ...] = ()
     unasked: Mapping[str, Mapping[str, Support]] = field(default_factory=dict[str, Mapping[str, Support]])
     """Best possible verdicts of backends that have not been asked yet: everything not refused without asking."""
+    clusters: tuple[Group, ...] = ()
+    """What backends' own partitioners chose: such a backend gets these clusters, each as a whole, and no others."""
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -43,9 +47,19 @@ class Verdicts:
         """Return whether the backend supports the node; eager supports all."""
         return backend == EAGER or self.by_backend[backend][node].accepted
 
-    def without(self, backend: str, nodes: Iterable[str], reason: str) -> Verdicts:
-        """Return the verdicts after a backend lost some nodes because it failed on them."""
-        lost = dict.fromkeys(nodes, refused(reason))
+    def chosen(self, backend: str) -> tuple[Group, ...]:
+        """Return the clusters that a backend's partitioner chose and that it has not lost; () if it has no partitioner."""
+        return tuple(found for found in self.clusters if found.backend == backend and self.takes(backend, found.nodes[0]))
+
+    def without(self, backend: str, nodes: Collection[str], reason: str) -> Verdicts:
+        """Return the verdicts after a backend lost some nodes because it failed on them.
+
+        A cluster that its partitioner chose is lost as a whole.
+        """
+        broken = (
+            found.nodes for found in self.clusters if found.backend == backend and not set(nodes).isdisjoint(found.nodes)
+        )
+        lost = dict.fromkeys((*nodes, *chain.from_iterable(broken)), refused(reason))
         if backend in self.unasked:
             return replace(self, unasked={**self.unasked, backend: {**self.unasked[backend], **lost}})
         return replace(self, by_backend={**self.by_backend, backend: {**self.by_backend[backend], **lost}})
@@ -72,8 +86,10 @@ class Answers:
     supports: Mapping[str, Support]
     """Its verdict on each node, by name."""
     events: tuple[Event, ...] = ()
-    estimates: bool = False
-    """True if it predicts prices of its own."""
+    clusters: tuple[Group, ...] = ()
+    """What its own partitioner chose, if it has one."""
+    abilities: frozenset[str] = frozenset()
+    """Optional methods that its class overrides."""
 
 
 Ask = Callable[[str], Answers]
@@ -116,6 +132,8 @@ def verdicts_of(
     possibly in another process; without it, the backend is asked in this process.
     """
     unasked, asked, events = dict(verdicts.unasked), dict(verdicts.by_backend), list(verdicts.events)
+    clusters = list(verdicts.clusters)
+    before: dict[str, Mapping[str, Support]] = {}
     for name in backends:
         entry, at_best = registry.entries[name], unasked.pop(name)
         try:
@@ -125,15 +143,30 @@ def verdicts_of(
             stage = Stage.LOAD if isinstance(error, PluginLoadError | ContractError) else Stage.SUPPORT
             events.append(Event(kind=EventKind.FAILED, stage=stage, backend=name, message=str(error)))
             continue
-        lost = {node: support for node, support in at_best.items() if not support.accepted}  # nodes it failed on before
-        asked[name] = {**answer.supports, **lost}
+        asked[name] = answer.supports
         events += answer.events
+        clusters += answer.clusters
+        before[name] = at_best
     in_order = {name: asked[name] for name in registry.entries if name in asked}
-    return Verdicts(verdicts.graph, in_order, tuple(events), unasked)
+    found = Verdicts(verdicts.graph, in_order, tuple(events), unasked, tuple(clusters))
+    for name, at_best in before.items():
+        found = _without_lost(found, name, at_best)
+    return found
+
+
+def _without_lost(verdicts: Verdicts, backend: str, at_best: Mapping[str, Support]) -> Verdicts:
+    """Return the verdicts without the nodes on which a backend failed before it was asked."""
+    lost: dict[str, list[str]] = {}
+    for node, support in at_best.items():
+        if not support.accepted and verdicts.takes(backend, node):
+            lost.setdefault(support.reason, []).append(node)
+    for reason, nodes in lost.items():
+        verdicts = verdicts.without(backend, nodes, reason)
+    return verdicts
 
 
 def answers(graph: Graph, registry: Registry, options: Options, backend: str) -> Answers:
-    """Ask one backend about every node, in this process. Raises HubError if it cannot be loaded.
+    """Ask one backend about the graph, in this process: each node, or all at once. Raises HubError if it cannot be loaded.
 
     The backend gets a copy of the graph: eager also runs programs cut from the graph, so a change would go unnoticed.
     """
@@ -141,11 +174,22 @@ def answers(graph: Graph, registry: Registry, options: Options, backend: str) ->
     events: list[Event] = []
     shown = Shown(graph)
     entry = registry.entries[backend]
-    supports = _answers(graph, entry, lambda node: verdict(loaded, shown.node(node)), options, events)
+    partition = partition_of(loaded, shown)
+    clusters: tuple[Group, ...] = ()
+    if partition is None:
+        supports = _answers(graph, entry, lambda node: verdict(loaded, shown.node(node)), options, events)
+    else:
+        supports = _answers(graph, entry, lambda node: order_checked(loaded, shown.node(node), ACCEPTED), options, events)
+        clusters, reasons = kept_clusters(graph, backend, partition, supports)
+        events += (Event(kind=EventKind.REFUSED, stage=Stage.SUPPORT, backend=backend, message=text) for text in reasons)
+        left = _failed(backend, partition.fault, events) if partition.fault else refused(OUTSIDE)
+        inside = {name for found in clusters for name in found.nodes}
+        supports |= {name: left for name, answer in supports.items() if answer.accepted and name not in inside}
     if shown.is_changed:
-        message = "supports() changed the graph that it was shown; that was a copy"
+        method = "supports" if partition is None else "partition"
+        message = f"{method}() changed the graph that it was shown; that was a copy"
         events.append(Event(kind=EventKind.NOTE, stage=Stage.SUPPORT, backend=backend, message=message))
-    return Answers(supports, tuple(events), type(loaded).estimate is not Backend.estimate)
+    return Answers(supports, tuple(events), clusters, abilities(loaded))
 
 
 def _is_named(name: str, options: Options) -> bool:

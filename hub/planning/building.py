@@ -37,15 +37,17 @@ _log = logging.getLogger("hub")
 class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Maker, never seen outside
     """Signal that a cluster of a decision cannot be built."""
 
-    def __init__(self, group: Group, error: PluginError) -> None:
+    def __init__(self, group: Group, error: PluginError, *, is_whole: bool) -> None:
         super().__init__(str(error))
         self.group = group
         self.error = error
+        self.is_whole = is_whole
+        """True if the backend's partitioner chose the cluster, which must then not be split."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Return the nodes to take from the backend: the one named by the error, else the whole cluster."""
-        return (self.error.node,) if self.error.node in self.group.nodes else self.group.nodes
+        return (self.error.node,) if self.error.node in self.group.nodes and not self.is_whole else self.group.nodes
 
     @property
     def event(self) -> Event:
@@ -101,7 +103,8 @@ class Builder:
             try:
                 loaded[candidate.name] = self._build_cluster(candidate, values)
             except PluginError as error:
-                raise ClusterFailed(candidate.group, error) from error
+                is_whole = self.context.workers.overrides(candidate.backend, "partition")
+                raise ClusterFailed(candidate.group, error, is_whole=is_whole) from error
             self.context.progress.advance(f"{candidate.backend} {candidate.name}")
         return steps, loaded
 
@@ -232,8 +235,7 @@ class Builder:
         Compiled here, it would not be saved either, and the next process would compile it once more.
         """
         found = self.context.workers.tried(candidate)
-        is_saveable = self.context.registry.entries[candidate.backend].info.saveable
-        return None if found is not None and found.folder is None and is_saveable else found
+        return None if found is not None and found.folder is None and found.report.may_be_saved else found
 
     def _try_out(self, candidate: Candidate, values: Mapping[str, Any]) -> None:
         """Have a worker compile, run, verify and save a cluster not tried yet. Raises PluginError with the cause."""
@@ -305,10 +307,10 @@ def _check_threads(changes: Sequence[str], candidate: Candidate) -> None:
 
 def observe(registry: Registry, hook: str, **facts: Any) -> None:
     """Call an observer hook of every plugin; log what a hook raises and go on with the others."""
-    for implementation in getattr(registry.manager.hook, hook).get_hookimpls():
+    for plugin in registry.plugins:
         try:
-            implementation.function(**{name: facts[name] for name in implementation.argnames})
+            plugin.call(hook, **facts)
         except BaseException as error:
             if not is_plugins(error):
                 raise
-            _log.warning("%s of plugin %s raised %s", hook, implementation.plugin_name, text_of(error))
+            _log.warning("%s of plugin %s raised %s", hook, plugin.name, text_of(error))

@@ -113,7 +113,7 @@ class Candidates:
 
     def _most_at_once(self, backend: str) -> int:
         """Return how many clusters of a backend compile at once; 1 if it cannot save, since extra workers have to save."""
-        return self._context.compile_workers(backend) if self._context.registry.entries[backend].info.saveable else 1
+        return self._context.compile_workers(backend) if self._context.workers.overrides(backend, "load") else 1
 
     def _heard(self, candidate: Candidate) -> None:
         if candidate.is_needed:

@@ -19,7 +19,7 @@ def explained(plan: Plan, context: PlanningContext) -> Plan:
 
 def _told(cluster: PlannedCluster, plan: Plan, context: PlanningContext, events: list[Event]) -> PlannedCluster:
     entry = context.registry.entries.get(cluster.backend)
-    if entry is None or not entry.info.explains or not entry.status.accepted:
+    if entry is None or not entry.status.accepted:
         return cluster
     try:
         said = context.workers.explain(Group(cluster.backend, cluster.nodes), cluster.name, settings_of(plan))

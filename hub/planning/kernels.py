@@ -15,9 +15,10 @@ from hub.capture.sources import weight_positions
 from hub.config.options import Options
 from hub.discovery.registry import Registry, registry
 from hub.errors import HubError, PluginError, text_of
+from hub.partition.assignments import assignment
 from hub.partition.extract import extract
-from hub.partition.group import group_alone
-from hub.plugin.backend import Backend, CompileSettings
+from hub.partition.verdicts import ask_backends
+from hub.plugin.backend import CompileSettings, overrides
 from hub.plugin.graph import Cluster, Graph
 from hub.process.interrupts import held_back
 
@@ -26,10 +27,19 @@ Captured = tuple[Graph, dict[str, torch.Tensor]]
 
 
 def tuning_backends(options: Options) -> tuple[str, ...]:
-    """Return the backends that search for code and are named in the options; otherwise the time belongs to planning."""
-    entries = registry().configured(options).entries
-    names = options.backends or ()
-    return tuple(name for name in names if name in entries and entries[name].status.accepted and entries[name].info.tunes)
+    """Return the backends that search for code and are named in the options; otherwise the time belongs to planning.
+
+    It loads the named backends. One that cannot be loaded is left out: planning says why.
+    """
+    found = registry().configured(options)
+    return tuple(name for name in options.backends or () if _tunes(found, name))
+
+
+def _tunes(found: Registry, name: str) -> bool:
+    try:
+        return overrides(found.backend(name), "tune")
+    except HubError:
+        return False
 
 
 def tune_kernels(
@@ -59,7 +69,7 @@ def _tuned(
 ) -> str:
     try:
         backend = found.backend(name)
-        clusters = [cluster for graph, weights in graphs for cluster in _clusters(backend, name, graph, weights)]
+        clusters = [cluster for graph, weights in graphs for cluster in _clusters(found, name, graph, weights)]
         return backend.tune(clusters, settings, budget_s, say)
     except HubError:
         raise
@@ -87,9 +97,8 @@ def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
     return graphs
 
 
-def _clusters(backend: Backend, name: str, graph: Graph, weights: dict[str, torch.Tensor]) -> list[Cluster]:
+def _clusters(found: Registry, name: str, graph: Graph, weights: dict[str, torch.Tensor]) -> list[Cluster]:
     """Return the clusters of a plan with this backend alone."""
-    groups, _ = group_alone(graph, name, backend.supports)
-    return [
-        extract(graph, found.nodes, f"k{place}", weights) for place, found in enumerate(groups) if found.backend == name
-    ]
+    options = Options(backends=(name,))
+    alone = assignment(ask_backends(graph, found, options), (name,), options)
+    return [extract(graph, one.nodes, f"k{place}", weights) for place, one in enumerate(alone.clusters)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
-from heapq import heappop, heappush
+from graphlib import CycleError
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from hub.config.options import DEFAULT, Options
 from hub.config.suggest import did_you_mean
 from hub.discovery.registry import Registry
 from hub.errors import PlanError
-from hub.partition.group import EAGER, Group, has_order
+from hub.partition.group import EAGER, Group
+from hub.partition.order import Place, needs, ordered
 from hub.partition.verdicts import Ask, Verdicts, ask_backends
 from hub.plan import DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.plan_file import EDITED, read_plans
@@ -235,7 +235,10 @@ def _check_forced(clusters: Iterable[PlannedCluster], graph: Graph, options: Opt
 
 
 def _check_takers(clusters: Iterable[PlannedCluster], verdicts: Verdicts, path: Path) -> None:
-    """Raise PlanError for the first node that its backend does not support, with the backend's own reason."""
+    """Raise PlanError for the first node that its backend does not support, with the backend's own reason.
+
+    A backend that chooses clusters itself gets them whole.
+    """
     for cluster in clusters:
         if cluster.backend == EAGER:
             continue
@@ -253,6 +256,13 @@ def _check_takers(clusters: Iterable[PlannedCluster], verdicts: Verdicts, path: 
                     backend=cluster.backend,
                     hint="move it to a cluster of eager, or of a backend that takes it",
                 )
+        chosen = verdicts.chosen(cluster.backend)
+        if chosen and Group(cluster.backend, cluster.nodes) not in chosen:
+            raise PlanError(
+                f"{path}: {_title(cluster)} is no cluster that the partitioner of {cluster.backend} chose",
+                backend=cluster.backend,
+                hint=f"keep its clusters whole: {' or '.join(', '.join(one.nodes) for one in chosen)}",
+            )
 
 
 def _refusal(verdicts: Verdicts, backend: str, node: str) -> str:
@@ -264,9 +274,6 @@ def _refusal(verdicts: Verdicts, backend: str, node: str) -> str:
 
 # --- In which order ---------------------------------------------------------------------------------------------------
 
-_Place = tuple[int, int]
-"""A cluster's number in the file, and the position of a node in it if eager is split."""
-
 
 def _scheduled(clusters: Sequence[PlannedCluster], graph: Graph, path: Path) -> tuple[PlannedCluster, ...]:
     """Return the clusters in the file's order, as far as dependencies allow.
@@ -276,54 +283,25 @@ def _scheduled(clusters: Sequence[PlannedCluster], graph: Graph, path: Path) -> 
     """
     whole = {name: (number, 0) for number, cluster in enumerate(clusters) for name in cluster.nodes}
     try:
-        return tuple(clusters[number] for number, _ in _order(_needs(graph, whole)))
+        return tuple(clusters[number] for number, _ in ordered(needs(graph, whole)))
     except CycleError:
         split = {
             name: (number, position if cluster.backend == EAGER else 0)
             for number, cluster in enumerate(clusters)
             for position, name in enumerate(cluster.nodes)
         }
-    needs = _needs(graph, split)
+    needed = needs(graph, split)
     try:
-        return _joined(clusters, split, _order(needs), graph)
+        return _joined(clusters, split, ordered(needed), graph)
     except CycleError as error:
-        raise _circle(clusters, needs, error.args[1], path) from None
-
-
-def _needs(graph: Graph, place: Mapping[str, _Place]) -> dict[_Place, dict[_Place, tuple[str, str]]]:
-    """Return, for each place, the places that it depends on, each with the node there and the node that reads it."""
-    needs: dict[_Place, dict[_Place, tuple[str, str]]] = {found: {} for found in place.values()}
-    last_effect: str | None = None
-    for node in graph.nodes:
-        sources = [source.name for source in node.all_input_nodes if source.name in place]
-        if has_order(graph, node):
-            sources += [last_effect] if last_effect else []
-            last_effect = node.name
-        for source in sources:
-            if place[source] != place[node.name]:
-                needs[place[node.name]].setdefault(place[source], (source, node.name))
-    return needs
-
-
-def _order(needs: Mapping[_Place, Iterable[_Place]]) -> list[_Place]:
-    """Return the places in a topological order, lowest first. Raises CycleError if there is none."""
-    sorter = TopologicalSorter(needs)
-    sorter.prepare()
-    ready: list[_Place] = []
-    order: list[_Place] = []
-    while sorter.is_active():
-        for place in sorter.get_ready():
-            heappush(ready, place)
-        order.append(heappop(ready))
-        sorter.done(order[-1])
-    return order
+        raise _circle(clusters, needed, error.args[1], path) from None
 
 
 def _joined(
-    clusters: Sequence[PlannedCluster], place: Mapping[str, _Place], order: Sequence[_Place], graph: Graph
+    clusters: Sequence[PlannedCluster], place: Mapping[str, Place], order: Sequence[Place], graph: Graph
 ) -> tuple[PlannedCluster, ...]:
     """Return the clusters of a schedule with split eager clusters; adjacent parts of one cluster are merged again."""
-    at: dict[_Place, list[fx.Node]] = {}
+    at: dict[Place, list[fx.Node]] = {}
     for node in graph.nodes:
         at.setdefault(place[node.name], []).append(node)
     runs: list[tuple[int, list[fx.Node]]] = []
@@ -345,12 +323,12 @@ def _piece(cluster: PlannedCluster, nodes: Sequence[fx.Node]) -> PlannedCluster:
 
 def _circle(
     clusters: Sequence[PlannedCluster],
-    needs: Mapping[_Place, Mapping[_Place, tuple[str, str]]],
-    circle: Sequence[_Place],
+    needed: Mapping[Place, Mapping[Place, tuple[str, str]]],
+    circle: Sequence[Place],
     path: Path,
 ) -> PlanError:
     names = list(dict.fromkeys(_title(clusters[number]) for number, _ in circle))
-    steps = [(*needs[later][earlier], later, earlier) for earlier, later in pairwise(circle)]
+    steps = [(*needed[later][earlier], later, earlier) for earlier, later in pairwise(circle)]
     facts = [
         f"{reader!r} of {_title(clusters[later[0]])} needs {source!r} of {_title(clusters[earlier[0]])}"
         for source, reader, later, earlier in steps

@@ -39,8 +39,10 @@ def _pieces(graph: Graph, verdicts: Verdicts, region: Region) -> Mapping[str, tu
 def _runs(graph: Graph, verdicts: Verdicts, region: Region, backend: str) -> tuple[Group, ...]:
     """Return runs of consecutive supported nodes on one device, without runs of trivial nodes only.
 
-    Consecutive nodes form a convex set.
+    Consecutive nodes form a convex set. A backend with a partitioner gets its clusters that lie in the region.
     """
+    if chosen := verdicts.chosen(backend):
+        return tuple(found for found in chosen if set(found.nodes).issubset(region.nodes))
     runs: list[list[str]] = [[]]
     for name in region.nodes:
         if verdicts.takes(backend, name):

@@ -7,7 +7,7 @@ guarded, and an exception costs the backend the current cluster and nothing else
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from torch import fx
 
     from hub.plugin.cost import Cost
-    from hub.plugin.graph import Cluster
+    from hub.plugin.graph import Cluster, Graph
 
+OUTSIDE = "outside the clusters that its partitioner chose"
+"""Reason for refusing a node that a backend which partitions graphs itself left out."""
 API_VERSION = (2, 0)
 """Version of this contract. A plugin built for another major version is refused by name, with both versions."""
 
@@ -47,12 +49,6 @@ class BackendInfo:
     """"package.module:TABLE", an `OperatorTable` importable without torch; empty means any ATen operator."""
     dynamic_shapes: bool = False
     training: bool = False
-    saveable: bool = False
-    """True if `Executable.save` and `Backend.load` work, so that executables can cross processes and be cached."""
-    tunes: bool = False
-    """True if `Backend.tune` searches for faster code."""
-    explains: bool = False
-    """True if `Backend.explain` reports anything."""
     settings: str = ""
     """"package.module:Settings", a `BackendSettings` importable without torch. The factory is then called with an instance
     of it, once for each distinct instance. Empty means that the backend has no settings."""
@@ -154,6 +150,17 @@ class Backend(ABC):
             raise NotImplementedError(f"{type(self).__name__} has neither a table `operators` nor a method `supports`")
         return self.operators.supports(node)
 
+    def partition(self, graph: Graph) -> Iterable[Sequence[str]] | None:  # noqa: ARG002 - for overriding methods
+        """Return the clusters of a graph that it would compile, each as names of nodes; None to be asked node by node.
+
+        For compilers with a partitioner of their own, which know only of whole clusters what they can compile. Called once
+        for each graph while planning; must neither change `graph` nor touch the device. Each cluster is a candidate that is
+        neither split nor merged, and that competes by its price. All other nodes are refused. A cluster that cannot be used
+        is dropped, with the reason in the plan's events: one that shares nodes with an earlier one, that a path leaves and
+        comes back to, or that has nodes that only eager may run (`graph.pinned`). By default, None.
+        """
+        return None
+
     def keeps_order(self, node: fx.Node) -> bool:  # noqa: ARG002 - for overriding methods
         """Return whether a node that it supports orders equal elements exactly as eager does, on any finite input.
 
@@ -186,9 +193,9 @@ class Backend(ABC):
     ) -> str:
         """Search for faster code for clusters of one model, for about `budget_s`, and return a one-line summary.
 
-        Called only by `hub tune`, before it plans, and only if `BackendInfo.tunes` is set. Keep each result as soon as it
-        is found, where `compile` looks for it and `BackendSettings.state` reflects it: Ctrl-C may end the call at any time,
-        and the next call continues from there. Call `say` at each step, with the best result so far. May use the device.
+        Called only by `hub tune`, before it plans. Keep each result as soon as it is found, where `compile` looks for it
+        and `BackendSettings.state` reflects it: Ctrl-C may end the call at any time, and the next call continues from
+        there. Call `say` at each step, with the best result so far. May use the device.
         """
         return ""
 
@@ -198,5 +205,20 @@ class Backend(ABC):
         ...
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - as above
-        """Restore what `Executable.save` wrote, for an equal cluster and equal settings."""
+        """Restore what `Executable.save` wrote, for an equal cluster and equal settings.
+
+        A backend that overrides it has executables that cross processes and are cached; without it, none is saved. An
+        executable that cannot be saved nevertheless raises CompileError when asked to.
+        """
         raise CompileError("this backend cannot load saved executables")
+
+
+def overrides(backend: object, method: str) -> bool:
+    """Return whether a backend's class has an optional method of its own: what it can do follows from that alone."""
+    own = getattr(type(backend), method, None)
+    return own is not None and own is not getattr(Backend, method)
+
+
+def abilities(backend: object) -> frozenset[str]:
+    """Return the optional methods by which backends differ in what can be asked of them, as far as this one has them."""
+    return frozenset(name for name in ("estimate", "explain", "load", "partition", "tune") if overrides(backend, name))

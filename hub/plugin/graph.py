@@ -196,8 +196,8 @@ class Graph:
         )
 
     @cached_property
-    def groupings(self) -> dict[tuple[str, ...], Any]:
-        """Groups of nodes that `hub.partition.group` has found, by the backend of each node."""
+    def groupings(self) -> dict[tuple[Any, ...], Any]:
+        """Groups of nodes that `hub.partition.group` has found, by its query: the backend of each node, mostly."""
         return {}
 
     @property

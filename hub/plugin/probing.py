@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,12 +10,12 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hub.errors import HubError
-from hub.plugin.backend import Backend, CompileSettings
-from hub.plugin.graph import Cluster, TensorSpec
+from hub.plugin.backend import OUTSIDE, Backend, CompileSettings, overrides
+from hub.plugin.graph import Cluster, Graph, TensorSpec
 from hub.plugin.table import ACCEPTED, Support, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def run_addition(backend: Backend, device: torch.device | None = None) -> Support:
@@ -24,7 +25,7 @@ def run_addition(backend: Backend, device: torch.device | None = None) -> Suppor
     """
     device = device or torch.device("cpu")
     cluster = addition(device)
-    if not backend.supports(cluster.nodes[0]).accepted:
+    if not verdicts_on(backend, cluster)(cluster.nodes[0]).accepted:
         return ACCEPTED
     value = torch.tensor([1.0, 2.0], device=device)
     try:
@@ -33,6 +34,19 @@ def run_addition(backend: Backend, device: torch.device | None = None) -> Suppor
         return refused(str(error))
     found = [output.tolist() for output in outputs]
     return ACCEPTED if found == [[2.0, 4.0]] else refused(f"1+1 and 2+2 gave {found}")
+
+
+def verdicts_on(backend: Backend, cluster: Cluster) -> Callable[[fx.Node], Support]:
+    """Return the function that tells whether a backend takes each node of a cluster: its method `supports`.
+
+    A backend that partitions graphs itself takes all nodes if it chooses the whole cluster, and else none.
+    """
+    chosen = backend.partition(Graph(cluster.module, cluster.name)) if overrides(backend, "partition") else None
+    if chosen is None:
+        return backend.supports
+    wanted = {node.name for node in cluster.nodes if node.target is not operator.getitem}
+    answer = ACCEPTED if any(wanted.issubset(nodes) for nodes in chosen) else refused(OUTSIDE)
+    return lambda _: answer
 
 
 def addition(device: torch.device) -> Cluster:

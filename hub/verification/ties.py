@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hub.plugin.table import Support, argument, operator_name, refused
 
@@ -78,7 +78,11 @@ def verdict(backend: Backend, node: fx.Node) -> Support:
 
     Exceptions of the backend pass through.
     """
-    answer = cast("Any", backend.supports(node))
+    return order_checked(backend, node, backend.supports(node))
+
+
+def order_checked(backend: Backend, node: fx.Node, answer: Any) -> Any:
+    """Return a backend's own answer about a node, or a refusal for the order of equal elements, as `verdict` does."""
     if isinstance(answer, Support) and answer.accepted and reads_order(node) and backend.keeps_order(node) is not True:
         return refused(f"{operator_name(node)}: its order of equal elements need not be eager's, and something reads it")
     return answer

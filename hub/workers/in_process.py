@@ -14,7 +14,7 @@ from hub.partition.extract import extract
 from hub.partition.group import Group
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers, answers
-from hub.plugin.backend import CompileSettings
+from hub.plugin.backend import CompileSettings, overrides
 from hub.process.state import HERE, Said, kept_state, told_changes
 from hub.workers.candidate import Candidate, Done
 from hub.workers.transfer import Sample
@@ -29,8 +29,8 @@ class InProcess:
     def __init__(self, sample: Sample, registry: Registry) -> None:
         self._sample = sample
         self._registry = registry
-        self._estimating: set[str] = set()
-        """Backends that predict prices of their own."""
+        self._abilities: dict[str, frozenset[str]] = {}
+        """Optional methods of the backends that were asked."""
 
     def ask_early(self, backends: Iterable[str], options: Options) -> None:
         """Do nothing: in this process, backends are asked one after the other."""
@@ -38,9 +38,12 @@ class InProcess:
     def answers(self, backend: str, options: Options) -> Answers:
         """Return a backend's verdicts on the graph's nodes. Raise HubError if it cannot be loaded."""
         found = answers(self._sample.graph, self._registry, options, backend)
-        if found.estimates:
-            self._estimating.add(backend)
+        self._abilities[backend] = found.abilities
         return found
+
+    def overrides(self, backend: str, method: str) -> bool:
+        """Return whether a backend that was asked about the graph has an optional method of its own."""
+        return method in self._abilities.get(backend, ())
 
     def offered(self) -> tuple[Offered, ...]:
         """Return the clusters that plugins propose."""
@@ -48,7 +51,7 @@ class InProcess:
 
     def estimate(self, found: Group, settings: CompileSettings) -> Said:
         """Return a backend's estimate for a cluster. Raise the same errors as the backend."""
-        if found.backend not in self._estimating:
+        if not self.overrides(found.backend, "estimate"):
             return Said(None)
         cluster = extract(self._sample.graph, found.nodes, "estimate", self._sample.weights)
         with kept_state() as changed:
@@ -57,6 +60,8 @@ class InProcess:
 
     def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
         """Return a backend's explanation of a cluster on the sample. Raise the same errors as the backend."""
+        if not overrides(self._registry.backend(found.backend), "explain"):
+            return Said("")
         cluster = extract(self._sample.graph, found.nodes, name, self._sample.weights)
         values = values_at(self._sample.graph, self._sample.values, cluster.input_names)
         inputs = [values[node] for node in cluster.input_names]

@@ -17,8 +17,9 @@ from hub.compilation.build import compile_cluster, load_cluster, plugin_edge
 from hub.discovery.registry import registry
 from hub.errors import CompileError, PluginError
 from hub.partition.extract import extract
-from hub.plugin.backend import CompileSettings, Executable
+from hub.plugin.backend import CompileSettings, Executable, overrides
 from hub.plugin.graph import Cluster, Graph
+from hub.plugin.probing import verdicts_on
 from hub.pricing.profile import fastest_s, measure_peaks
 from hub.pricing.timing import median, median_interval, time_call
 from hub.workers.channel import serve
@@ -109,16 +110,18 @@ def _block_s(call: Call) -> float:
 
 
 def _executable(cluster: Cluster, backend: str, settings: CompileSettings) -> Callable[..., Any]:
+    with plugin_edge(backend, cluster.name, "support"):
+        verdict_on = verdicts_on(registry().backend(backend), cluster)
     for node in cluster.nodes:
         with plugin_edge(backend, cluster.name, "support"):
-            verdict = registry().backend(backend).supports(node)
+            verdict = verdict_on(node)
         if not verdict.accepted:
             raise CompileError(f"it does not support {cluster.name}: {verdict.reason}", backend=backend)
     saved = _state.folder / backend / cluster.name
     if saved.exists():
         return load_cluster(cluster, backend, settings, saved, registry()).executable
     executable = compile_cluster(cluster, backend, settings, registry())
-    if registry().entries[backend].info.saveable:
+    if overrides(registry().backend(backend), "load"):
         _save(executable, backend, saved)
     return executable
 

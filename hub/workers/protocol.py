@@ -35,6 +35,10 @@ class Workers(Protocol):
         """Return a backend's verdicts on the graph's nodes. Raise HubError if it cannot be loaded, or dies."""
         ...
 
+    def overrides(self, backend: str, method: str) -> bool:
+        """Return whether a backend that was asked about the graph has an optional method of its own."""
+        ...
+
     def offered(self) -> tuple[Offered, ...]:
         """Return the clusters that plugins propose. Raise WorkerError if no worker is available."""
         ...

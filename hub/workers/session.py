@@ -55,8 +55,8 @@ class Session:
         """The runners of whole plans."""
         self._compiler = Compiler(self.crew)
         self._batches = Batches(self.crew, self._compiler)
-        self._estimating: set[str] = set()
-        """Backends that predict prices of their own."""
+        self._abilities: dict[str, frozenset[str]] = {}
+        """Optional methods of the backends that were asked."""
         self.is_disturbed = False
         """True once a measurement overlapped with the user's calls, which left no gaps: it may not hold at other times."""
 
@@ -97,13 +97,16 @@ class Session:
         with self.crew.phases.during(Work.ASK, backend):
             early: Answers | None = self.crew.early_answer(home, self._ask_limit_s)
             found: Answers = early or self.crew.ask(home, "answers", self._ask_limit_s, **facts)
-        if found.estimates:
-            self._estimating.add(backend)
+        self._abilities[backend] = found.abilities
         return found
+
+    def overrides(self, backend: str, method: str) -> bool:
+        """Return whether a backend that was asked about the graph has an optional method of its own."""
+        return method in self._abilities.get(backend, ())
 
     def estimate(self, found: Group, settings: CompileSettings) -> Said:
         """Return a backend's estimate for a cluster, None if it makes none. Raise HubError if it fails."""
-        if found.backend not in self._estimating:
+        if not self.overrides(found.backend, "estimate"):
             return Said(None)
         facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings}
         facts |= {"peaks": peaks(settings.threads), "accelerators": settled_accelerators()}

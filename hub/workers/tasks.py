@@ -29,7 +29,7 @@ from hub.partition.extract import extract
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
 from hub.plan import Event, EventKind, Stage
-from hub.plugin.backend import CompileSettings
+from hub.plugin.backend import CompileSettings, overrides
 from hub.plugin.graph import Cluster
 from hub.pricing.eager import profile_eager
 from hub.pricing.patience import PATIENCE
@@ -127,7 +127,9 @@ def estimate(
 
 
 def explain(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings) -> Said:
-    """Ask a backend to explain a cluster on its real inputs."""
+    """Ask a backend to explain a cluster on its real inputs, which are not computed for one that explains nothing."""
+    if not overrides(_state.registry.backend(backend), "explain"):
+        return Said("")
     cluster = _cut(name, nodes)
     prepare(cluster.input_names)
     with plugin_edge(backend, name, "explain"), kept_state() as changed:
@@ -186,7 +188,7 @@ def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int |
 def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
     """Raise ContractError for leftovers in the user's process: of each call, or of compiling the cluster there again."""
     backend, name = loaded.backend, loaded.cluster.name
-    if not _state.registry.entries[backend].info.saveable and (left := more(before, MANY_LEFT)):
+    if not overrides(_state.registry.backend(backend), "load") and (left := more(before, MANY_LEFT)):
         raise ContractError(f"compiling it leaves {left} behind", backend=backend, cluster=name)
     before = leftovers()
     for _ in range(_CALLS):

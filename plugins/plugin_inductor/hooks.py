@@ -21,7 +21,6 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             dtypes=DTYPES,
             dynamic_shapes=True,
             training=True,
-            saveable=True,
             peers={
                 "inductor": "plugin_inductor.peers:default",
                 "inductor-max-autotune": "plugin_inductor.peers:max_autotune",

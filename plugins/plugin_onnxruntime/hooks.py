@@ -19,7 +19,6 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             operators="plugin_onnxruntime.support:OPERATORS",
             dynamic_shapes=True,
             training=True,
-            saveable=True,
             peers={"onnxruntime": "plugin_onnxruntime.peers:whole"},
         ),
     )

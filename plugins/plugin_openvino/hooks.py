@@ -20,7 +20,6 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             operators="plugin_openvino.support:OPERATORS",
             dynamic_shapes=True,
             training=False,
-            saveable=True,
             peers={"openvino": "plugin_openvino.peers:whole"},
         ),
     )

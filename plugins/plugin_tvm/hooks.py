@@ -20,8 +20,6 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             operators="plugin_tvm.support:OPERATORS",
             dynamic_shapes=True,
             training=False,
-            saveable=True,
-            tunes=True,
             settings="plugin_tvm.settings:Settings",
         ),
     )

@@ -22,6 +22,5 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             operators="plugin_xla.support:OPERATORS",
             dynamic_shapes=True,
             training=False,
-            saveable=True,
         ),
     )

@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-import pluggy
 import pytest
 import torch
 
@@ -63,7 +62,7 @@ def test_what_the_first_call_leaves_behind_is_noticed_where_nothing_else_runs() 
 
     cluster, inputs = whole_cluster(_Doubling(), (torch.ones(3),))
     entry = Entry(BackendInfo(name="leaving", factory="no:where", summary=""), "test", "1", ACCEPTED)
-    registry = Registry(pluggy.PluginManager("hub"), [entry])
+    registry = Registry([entry])
     registry._loaded["leaving"] = Leaving()
     try:
         with pytest.raises(ContractError, match=r"running it leaves .*process behind"):

@@ -40,7 +40,7 @@ OPERATORS = OperatorTable(ROWS, everywhere=(dtypes(*DTYPES),))
 def hub_backends():
     facts = dict(
         name="faulty", factory="hub_faulty:create", summary="a toy", operators="hub_faulty:OPERATORS",
-        dynamic_shapes=True, saveable=True,
+        dynamic_shapes=True,
     )
     if "int8" in FAULT:
         facts["dtypes"] = DTYPES

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pluggy
 import pytest
 import torch
 from torch import nn
@@ -15,13 +14,13 @@ from torch.nn import functional as F
 
 from hub import hookimpl
 from hub.config.options import Options
+from hub.discovery.plugins import Plugin
 from hub.discovery.registry import Registry
 from hub.errors import PlanError
 from hub.partition.group import Group
 from hub.partition.proposals import matches, offered_by_plugins, proposed
 from hub.partition.verdicts import ask_backends
 from hub.plan import Event
-from hub.plugin import hooks as hookspecs
 from hub.plugin.backend import Backend, BackendInfo, Proposal
 from hub.plugin.entry import Entry
 from hub.plugin.graph import Graph
@@ -43,7 +42,7 @@ class Choosy(Backend):
         raise NotImplementedError
 
 
-class Plugin:
+class Proposing:
     """A plugin that proposes what a function says."""
 
     def __init__(self, answer: Callable[[Graph], Any]) -> None:
@@ -59,14 +58,11 @@ def ask(
     graph: Graph, *answers: Callable[[Graph], Any], options: Options | None = None
 ) -> tuple[tuple[Group, ...], tuple[Event, ...]]:
     """Return what `proposed` returns with one plugin for each answer, named p0, p1 ..., and the backend `choosy`."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    for number, answer in enumerate(answers):
-        manager.register(Plugin(answer), name=f"p{number}")
+    plugins = tuple(Plugin.of(f"p{number}", Proposing(answer)) for number, answer in enumerate(answers))
     info = BackendInfo(
         name="choosy", factory=f"{__name__}:Choosy", summary="", devices=("cpu", "cuda"), max_relative_error=0.0
     )
-    registry = Registry(manager, [Entry(info, "choosy", "1.0", ACCEPTED)])
+    registry = Registry([Entry(info, "choosy", "1.0", ACCEPTED)], plugins)
     registry._loaded["choosy"] = Choosy()  # the test module is not importable by name
     chosen = options or Options()
     asked = offered_by_plugins(graph, registry)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pluggy
 import pytest
 import torch
 
@@ -15,12 +14,12 @@ from hub import hookimpl
 from hub.cache.measurements import Measurements
 from hub.compilation.report import Report
 from hub.config.options import Options
+from hub.discovery.plugins import Plugin
 from hub.discovery.registry import Registry
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.planning.context import PlanningContext, limits_of
 from hub.planning.pricebook import PriceBook
-from hub.plugin import hooks as hookspecs
 from hub.plugin.backend import Backend, BackendInfo, CompileSettings, Proposal
 from hub.plugin.cost import Cost
 from hub.plugin.entry import Entry
@@ -123,12 +122,9 @@ def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         proposes: Callable[[Graph], Iterable[Proposal]] | None = None,
         estimate_s: float | None = None,
     ) -> Stage:
-        manager = pluggy.PluginManager(hookspecs.PROJECT)
-        manager.add_hookspecs(hookspecs)
-        if proposes is not None:
-            manager.register(Proposing(proposes), name="proposing")
+        plugins = () if proposes is None else (Plugin.of("proposing", Proposing(proposes)),)
         infos = (BackendInfo(name=name, factory=f"{__name__}:Null", summary="") for name in backends)
-        registry = Registry(manager, [Entry(info, info.name, "1.0", ACCEPTED) for info in infos])
+        registry = Registry([Entry(info, info.name, "1.0", ACCEPTED) for info in infos], plugins)
         for name, refuses in backends.items():
             registry._loaded[name] = Null(refuses, estimate_s)  # this module is not importable by name
         captured = capture(module, inputs)

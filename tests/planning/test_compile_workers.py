@@ -33,7 +33,7 @@ class Own(BackendSettings):
 
 @hookimpl
 def hub_backends():
-    info = BackendInfo(name="pair", factory="hub_pair:create", summary="", saveable=True, settings="hub_pair:Own")
+    info = BackendInfo(name="pair", factory="hub_pair:create", summary="", settings="hub_pair:Own")
     return [info]
 
 def create(own):

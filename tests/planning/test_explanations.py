@@ -33,7 +33,7 @@ SOURCE = """
 
     @hookimpl
     def hub_backends():
-        return (BackendInfo(name="talker", factory="hub_talker:Talker", summary="", explains=EXPLAINS),)
+        return (BackendInfo(name="talker", factory="hub_talker:Talker", summary=""),)
 """
 Install = Callable[[str, str], None]
 TELLS = """return f"{cluster.name} has {len(inputs)} input\\n  of {float(inputs[0].sum()):g} in all\\n" """
@@ -49,7 +49,7 @@ def explained(tmp_path: Path, *, isolate: bool) -> Plan:
 @pytest.mark.parametrize("isolate", [True, False])
 def test_what_a_backend_tells_is_in_the_plan(isolate: bool, install_plugin: Install, tmp_path: Path) -> None:
     """A worker calls the backend with the cluster's real inputs; the text is printed, and part of the JSON."""
-    install_plugin("talker", SOURCE.replace("ANSWER", TELLS).replace("EXPLAINS", "True"))
+    install_plugin("talker", SOURCE.replace("ANSWER", TELLS))
     plan = explained(tmp_path, isolate=isolate)
     assert plan.clusters[0].report == "c0 has 1 input\n  of 3 in all"
     assert "\nc0 on talker\n  c0 has 1 input\n    of 3 in all" in str(plan)
@@ -66,7 +66,7 @@ def test_what_a_backend_tells_is_in_the_plan(isolate: bool, install_plugin: Inst
 )
 def test_one_that_fails_at_it_costs_a_note(answer: str, problem: str, install_plugin: Install, tmp_path: Path) -> None:
     """The plan is unchanged, and says what went wrong."""
-    install_plugin("talker", SOURCE.replace("ANSWER", answer).replace("EXPLAINS", "True"))
+    install_plugin("talker", SOURCE.replace("ANSWER", answer))
     plan = explained(tmp_path, isolate=True)
     assert plan.backends == ("talker",)
     (event,) = (event for event in plan.events if event.stage == "explain")
@@ -74,17 +74,18 @@ def test_one_that_fails_at_it_costs_a_note(answer: str, problem: str, install_pl
     assert problem in event.message
 
 
-def test_one_that_claims_nothing_is_not_asked(install_plugin: Install, tmp_path: Path) -> None:
-    """Without `explains`, the plan has no report, and no note."""
-    install_plugin("talker", SOURCE.replace("ANSWER", "raise ValueError").replace("EXPLAINS", "False"))
-    plan = explained(tmp_path, isolate=False)
+@pytest.mark.parametrize("isolate", [True, False])
+def test_one_without_the_method_explains_nothing(isolate: bool, install_plugin: Install, tmp_path: Path) -> None:
+    """The plan has no report, and no note."""
+    install_plugin("talker", SOURCE.replace("ANSWER", "raise ValueError").replace("def explain", "def something_else"))
+    plan = explained(tmp_path, isolate=isolate)
     assert plan.clusters[0].report == ""
     assert not [event for event in plan.events if event.stage not in ("verify", "later")]  # a slow machine skips kinds
 
 
 def test_the_terminal_does_not_wrap_it(install_plugin: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of backends keep their lines, however narrow the terminal is."""
-    install_plugin("talker", SOURCE.replace("ANSWER", "return 'long ' * 40").replace("EXPLAINS", "True"))
+    install_plugin("talker", SOURCE.replace("ANSWER", "return 'long ' * 40"))
     (tmp_path / "model.py").write_text("import torch\n\ndef make():\n    return torch.nn.Tanh(), (torch.ones(2),)\n")
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
     from hub.cli.app import app

@@ -28,7 +28,7 @@ from hub import Backend, BackendInfo, Executable, Support, hookimpl
 
 @hookimpl
 def hub_backends():
-    return [BackendInfo(name="tardy", factory="hub_tardy:Tardy", summary="", saveable={saveable})]
+    return [BackendInfo(name="tardy", factory="hub_tardy:Tardy", summary="")]
 
 class Tardy(Backend):
     def supports(self, node):
@@ -37,8 +37,9 @@ class Tardy(Backend):
     def compile(self, cluster, settings):
         return Run(cluster.module)
 
-    def load(self, folder, cluster, settings):
-        return Run(cluster.module)
+    if {saveable}:
+        def load(self, folder, cluster, settings):
+            return Run(cluster.module)
 
 kept = []
 

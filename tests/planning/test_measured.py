@@ -37,7 +37,7 @@ ESTIMATE = {estimate!r}
 
 @hookimpl
 def hub_backends():
-    return [BackendInfo(name="{name}", factory="hub_{name}:create", summary="", saveable=KIND == "saves")]
+    return [BackendInfo(name="{name}", factory="hub_{name}:create", summary="")]
 
 def create():
     return Plain()
@@ -69,8 +69,9 @@ class Plain(Backend):
         fault(cluster, settings)
         return Run(cluster)
 
-    def load(self, folder, cluster, settings):
-        return Run(cluster)
+    if KIND == "saves":
+        def load(self, folder, cluster, settings):
+            return Run(cluster)
 
 class Run(Executable):
     def __init__(self, cluster):

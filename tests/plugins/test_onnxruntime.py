@@ -121,7 +121,7 @@ def test_registration() -> None:
     """The hook announces the backend with its requirements and its own way to be benchmarked."""
     (info,) = hub_backends()
     assert info.name == "onnxruntime"
-    assert info.dynamic_shapes and info.saveable and info.training
+    assert info.dynamic_shapes and info.training
     assert info.peers == {"onnxruntime": "plugin_onnxruntime.peers:whole"}
 
 

@@ -10,14 +10,16 @@ import json
 import sys
 from pathlib import Path
 
+from hub.discovery.plugins import Plugin
 from hub.discovery.registry import load_attribute
+from hub.discovery.trial import registered
 
 
 def imported_for(module_name: str) -> list[str]:
     """List a plugin's backends and count their operators; return the top-level modules imported meanwhile."""
     before = _loaded()
     module = importlib.import_module(module_name)
-    for info in module.hub_backends():
+    for info in registered(Plugin.of(module_name, module)):
         if info.operators:
             len(load_attribute(info.operators))
     return sorted(_loaded() - before)

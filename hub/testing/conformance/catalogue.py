@@ -49,7 +49,7 @@ EXAMINATIONS: Mapping[str, Examination] = {
     "sizes": Examination(("dynamic",), sizes.subjects, sizes.examine),
     "weights": Examination(("weights",), _fixed(*weights.SUBJECTS), weights.examine),
     "threads": Examination(("threads",), _fixed(*threads.SUBJECTS), threads.examine),
-    "saving": Examination(("saving",), saving.subjects, saving.examine),
+    "saving": Examination(("saving",), _fixed(*saving.SUBJECTS), saving.examine),
     "determinism": Examination(("determinism",), _fixed(*determinism.SUBJECTS), determinism.examine),
     "interruption": Examination(("interruption",), _fixed(*interruption.SUBJECTS), interruption.examine),
     "resources": Examination(("resources",), _fixed(*resources.SUBJECTS), resources.examine),

@@ -16,9 +16,11 @@ from typing import Any, cast
 import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
+from hub.discovery.plugins import Plugin
 from hub.discovery.registry import registry
+from hub.discovery.trial import registered
 from hub.errors import HubError
-from hub.plugin.backend import Backend, BackendInfo, Executable
+from hub.plugin.backend import Backend, BackendInfo, Executable, overrides
 from hub.plugin.entry import Entry
 from hub.plugin.hooks import PROJECT
 from hub.plugin.table import Support
@@ -83,7 +85,7 @@ def _claims(info: Any) -> Iterator[tuple[bool, str]]:
     for dtype in info.dtypes:
         is_known = isinstance(getattr(torch, str(dtype), None), torch.dtype)
         yield is_known, f"dtypes names {dtype!r}, which torch does not know"
-    for flag in ("dynamic_shapes", "training", "saveable"):
+    for flag in ("dynamic_shapes", "training"):
         yield isinstance(getattr(info, flag), bool), f"{flag} is {getattr(info, flag)!r}, True or False expected"
     max_relative_error = info.max_relative_error
     is_error = (
@@ -129,8 +131,7 @@ def _module_of(backend: str) -> str | None:
     """Return the module of the entry point that registers a backend."""
     for point in metadata.entry_points(group=PROJECT):
         try:
-            infos = point.load().hub_backends()
-            if any(info.name == backend for info in infos):
+            if any(info.name == backend for info in registered(Plugin.of(point.name, point.load()))):
                 return point.value
         except Exception:  # noqa: BLE001 - another plugin, which may raise anything
             continue
@@ -150,12 +151,14 @@ def _libraries(info: BackendInfo) -> set[str]:
 # --- Signatures -------------------------------------------------------------------------------------------------------
 
 _METHODS = ("probe", "supports", "keeps_order", "estimate", "compile", "load")
+_OPTIONAL = ("explain", "partition", "tune")
 _EXECUTABLE_METHODS = ("save", "dump")
 
 
 def _signature_problems(target: Target) -> Iterator[str]:
     """Yield each method that cannot be called as the contract requires, with both signatures."""
-    for name in (*_METHODS, *(("explain",) if target.entry.info.explains else ())):
+    optional = (name for name in _OPTIONAL if overrides(target.backend, name))
+    for name in (*_METHODS, *optional):
         yield from _misfit(f"{name}", getattr(Backend, name), getattr(target.backend, name))
     if target.main is None:
         return

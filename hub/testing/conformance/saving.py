@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hub.errors import HubError
-from hub.plugin.entry import Entry
+from hub.plugin.backend import overrides
 from hub.testing.conformance.elsewhere import ELSEWHERE, unpacked
 from hub.testing.conformance.finding import Finding, judged, not_applicable, trouble
 from hub.testing.conformance.judge import Outputs, run, value_problem
@@ -16,6 +16,7 @@ from hub.testing.conformance.programs import Program
 from hub.testing.conformance.target import SETTINGS, Target
 
 HERE, THERE, DAMAGED = "loading in this process", "loading in another process", "damaged files"
+SUBJECTS = (HERE, THERE, DAMAGED)
 _PART = 0.3
 """Share of an examination's time that one step in another process may take."""
 
@@ -39,15 +40,10 @@ DAMAGES: Mapping[str, Damage] = {
 """Damage from a full disk or a killed process. The hub detects flipped bytes itself: it seals saved files."""
 
 
-def subjects(entry: Entry) -> tuple[str, ...]:
-    """Return the ways of loading, or one word if the backend does not claim to support it."""
-    return (HERE, THERE, DAMAGED) if entry.info.saveable else ("executables",)
-
-
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
     """Return the finding for the main program, saved to a folder that is renamed afterwards, as in the hub's cache."""
-    if not target.entry.info.saveable:
-        return (not_applicable("saving", subject, "not claimed: saveable=False"),)
+    if not overrides(target.backend, "load"):
+        return (not_applicable("saving", subject, "the backend has no method `load` of its own"),)
     program = target.main
     if program is None:
         return (not_applicable("saving", subject, "no program works"),)

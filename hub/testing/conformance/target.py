@@ -13,12 +13,13 @@ from hub.errors import ContractError
 from hub.plugin.backend import Backend, CompileSettings, Executable
 from hub.plugin.entry import Entry
 from hub.plugin.graph import Cluster
+from hub.plugin.probing import verdicts_on
 from hub.plugin.table import OperatorTable, Support
 from hub.testing.conformance.finding import Finding, judged, not_applicable
 from hub.testing.conformance.judge import grant, run
 from hub.testing.conformance.programs import PROGRAMS, Program, is_varied, single
 from hub.testing.operators import SAMPLES
-from hub.verification.ties import verdict
+from hub.verification.ties import order_checked
 
 SETTINGS = CompileSettings(threads=1)
 """One thread: sums have one order, and no pool makes another check wait."""
@@ -79,10 +80,11 @@ class Target:
 
         Elements of a tuple follow the node that makes it, so they are not queried.
         """
+        verdict_on = verdicts_on(self.backend, cluster)
         for node in cluster.nodes:
             if node.target is operator.getitem:
                 continue
-            answer = cast("Any", verdict(self.backend, node))
+            answer = order_checked(self.backend, node, verdict_on(node))
             if not isinstance(answer, Support):
                 raise ContractError(f"supports() returned a {type(answer).__name__}, not a Support", backend=self.name)
             if not answer.accepted:
