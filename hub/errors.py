@@ -102,6 +102,10 @@ class OptionError(HubError):
     """An option is unknown, has the wrong type, or contradicts another one."""
 
 
+class PrivateNameError(HubError):
+    """The installed PyTorch does not have a private name that the hub uses; see `hub.torch_private`."""
+
+
 class WorkerError(HubError):
     """A worker process cannot be started, or cannot be given the program. Not a plugin's fault."""
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import fx
-from torch._functorch.aot_autograd import aot_export_module
 from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 
 from hub.capture.simplify import simplify
@@ -26,6 +25,7 @@ from hub.plugin.backend import Proposal
 from hub.plugin.graph import Graph
 from hub.plugin.table import devices_of
 from hub.process.tracing import tracing
+from hub.torch_private import aot_export_module
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hub.errors import HubError
 from hub.plugin.backend import Backend, CompileSettings
 from hub.plugin.graph import Cluster, TensorSpec
 from hub.plugin.table import ACCEPTED, Support, refused
+from hub.torch_private import FakeTensorMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
