@@ -56,9 +56,9 @@ def main() -> None:
     parser.add_argument("programs", nargs="*", default=list(PROGRAMS))
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    from torch._inductor import config
+    from hub.torch_private import inductor_config
 
-    config.force_disable_caches = not chosen.inductor_cache
+    inductor_config.force_disable_caches = not chosen.inductor_cache
     section = "dynamic" if chosen.dynamic else "fixed"
     command = f"python -m benchmarks.disc --threads {chosen.threads} --rounds {chosen.rounds}"
     command += " --dynamic" if chosen.dynamic else ""

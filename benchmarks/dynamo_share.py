@@ -29,10 +29,10 @@ def main() -> None:
     parser.add_argument("--dict-tags", action="store_true", help="with the cheaper guards that PyTorch 2.12 turned off")
     given = parser.parse_args()
     if given.dict_tags:
-        from torch._dynamo import config
+        from hub.torch_private import dynamo_config
 
-        config.use_recursive_dict_tags_for_guards = True
-        config.max_saved_pointers_for_recursive_dict_tags_check = MAX_POINTERS
+        dynamo_config.use_recursive_dict_tags_for_guards = True
+        dynamo_config.max_saved_pointers_for_recursive_dict_tags_check = MAX_POINTERS
     model = load_model(given.model)
     stamps: list[tuple[float, float]] = []
     kept: list[Any] = []

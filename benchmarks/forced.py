@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 import hub
 from hub.bench.zoo import build
 from hub.plan import EAGER, Plan
+from hub.torch_private import pytree
 
 BACKENDS = ("tvm", "xla", "iree")
 MODELS = ("bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext", "mamba", "lstm")

@@ -49,7 +49,7 @@ def measured(name: str, way: str, cache: str) -> dict[str, Any]:
     start = time.perf_counter()
     right = [torch.equal(_tokens(model, name), expected)]
     first_s, stall_s = calls[0], max(calls)
-    from torch._dynamo.utils import counters
+    from hub.torch_private import counters
 
     for _ in range(MAX_ROUNDS):
         compiled = counters["stats"]["unique_graphs"]

@@ -22,10 +22,10 @@ from unittest import mock
 import torch
 from plugin_inductor import compiler, packing
 from torch import nn
-from torch._inductor import config
 
 import hub
 from hub.bench.models import load_model
+from hub.torch_private import inductor_config
 
 SIZES = (
     (1, 1024, 1024),
@@ -43,7 +43,7 @@ BLOCK_S = 0.1
 
 def in_python(*args: Any, **kwargs: Any) -> Any:
     """Compile with kernels called from Python, Inductor's default."""
-    with config.patch(cpp_wrapper=False):  # pyright: ignore[reportUnknownMemberType] - torch's
+    with inductor_config.patch(cpp_wrapper=False):  # pyright: ignore[reportUnknownMemberType] - torch's
         return _compile_fx_inner(*args, **{**kwargs, "cpp_wrapper": False})
 
 

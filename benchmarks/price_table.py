@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo import config
-from torch._dynamo.exc import BackendCompilerFailed
 
 from hub.bench import zoo
 from hub.bench.machine import this_machine
@@ -42,6 +40,7 @@ from hub.pricing.features import EAGER_S, VERSION, features_of
 from hub.pricing.roofline import settle_peaks
 from hub.report.progress import SilentProgress
 from hub.testing.single import capture
+from hub.torch_private import BackendCompilerFailed, dynamo_config
 from hub.workers.candidate import Candidate
 from hub.workers.session import Session
 from hub.workers.transfer import Sample
@@ -64,7 +63,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(zoo.MODELS), help="names of the zoo, `NAME@BATCH` for another batch")
     parser.add_argument("--output", type=Path, default=TABLE)
     given = parser.parse_args()
-    config.allow_rnn = True
+    dynamo_config.allow_rnn = True
     written: dict[str, Any] = json.loads(given.output.read_text()) if given.output.exists() else {"clusters": []}
     with tempfile.TemporaryDirectory() as folder:
         options = resolve({"cache_dir": folder, "tune": "fast", "compile_limit_s": 90.0}, {}, Path.cwd())

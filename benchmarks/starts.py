@@ -52,10 +52,10 @@ CAPTURE_S, SETTLE_S = 1.0, 15.0
 
 def started(name: str, way: str, cache: Path) -> dict[str, Any]:
     """Return seconds from the loaded model to the first answer in this process, and until the plan is settled."""
-    from torch._dynamo import config
+    from hub.torch_private import dynamo_config
 
     model = load_model(name)
-    config.allow_rnn = True
+    dynamo_config.allow_rnn = True
     ways: dict[str, dict[str, Any]] = {
         name: {"backend": "hub", "options": {"cache_dir": str(cache), **options}} for name, options in HUBS.items()
     }

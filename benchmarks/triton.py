@@ -387,7 +387,7 @@ def _warm(module: torch.nn.Module, inputs: Sequence[Any], way: Mapping[str, Any]
 
 def _skipped_graphs() -> int:
     """Return how often Inductor has skipped a CUDA graph so far."""
-    from torch._dynamo.utils import counters
+    from hub.torch_private import counters
 
     return int(counters["inductor"]["cudagraph_skips"])
 

@@ -143,6 +143,10 @@ class OptionError(HubError):
     GENERAL_HINT = "`hub explain --help` lists the options"
 
 
+class PrivateNameError(HubError):
+    """The installed PyTorch does not have a private name that the hub uses; see `hub.torch_private`."""
+
+
 class WorkerError(HubError):
     """A worker process cannot be started, or cannot be given the program. Not a plugin's fault."""
 

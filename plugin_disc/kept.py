@@ -9,15 +9,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from .pages import ask_for_large_pages
+from .torch_private import storage_use_count
 
-_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)  # pyright: ignore[reportPrivateUsage] - no public API
-"""The number of tensors, in Python and in C++, that use a storage. PyTorch's CUDA graphs check it before they write to
-theirs."""
 _NOBODY_ELSE = 2
 """The Python references to a storage without other owners: that of a variable, and that of the call which counts them."""
 
@@ -27,7 +24,7 @@ class Kept:
 
     def __init__(self, most_bytes: int) -> None:
         """Allow all executables of the process together to keep `most_bytes`; 0 keeps nothing."""
-        self._most_bytes = most_bytes if _use_count is not None else 0
+        self._most_bytes = most_bytes if storage_use_count is not None else 0
         self._pieces: dict[tuple[str, int], list[torch.UntypedStorage]] = {}
         """Storages by name and bytes; the sizes that came first are first."""
         _KEEPERS[id(self)] = self
@@ -85,4 +82,4 @@ def _popped(pieces: list[torch.UntypedStorage] | None) -> torch.UntypedStorage |
 
 def _is_free(storage: torch.UntypedStorage, bytes_: int) -> bool:
     """Return whether no tensor uses the memory, its size is unchanged, and no other process shares it."""
-    return _use_count(storage._cdata) == 1 and storage.nbytes() == bytes_ and not storage.is_shared()  # pyright: ignore[reportPrivateUsage]
+    return storage_use_count(storage._cdata) == 1 and storage.nbytes() == bytes_ and not storage.is_shared()  # pyright: ignore[reportPrivateUsage]

@@ -36,7 +36,7 @@ def turn_on(debug: str, options: str, clusters: int) -> None:
         raise OptionError(f"options={options!r}: {error}", backend=NAME, hint='write "varfp=1 nfpgas=2"') from None
     settings = read_settings()
     _current = open_device(settings.model_copy(update={"clusters": clusters, "flags": (*settings.flags, *flags)}))
-    from torch._dynamo import register_backend
+    from .torch_private import register_backend
 
     if NAME not in torch.compiler.list_backends(exclude_tags=()):  # pyright: ignore[reportUnknownMemberType] - torch's
         register_backend(name=NAME, compiler_fn=compile_groups)

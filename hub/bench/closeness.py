@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hub.errors import AccuracyError
+from hub.torch_private import pytree
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
 from hub.bench.cold import Start
 from hub.bench.models import LoadedModel, load_model
 from hub.errors import CaptureError, HubError, text_of
 from hub.frontend.ownership import captured_plans, phases_of, wait
 from hub.process.phases import Phase, Phases, Work
+from hub.torch_private import compile_fx, compile_fx_inner
 
 Calls = Callable[..., Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import json
@@ -211,10 +212,18 @@ def _accelerator_software() -> Mapping[str, str]:
     return {
         "CUDA": str(torch.version.cuda),
         "ROCm": str(torch.version.hip),
-        "driver": answer_of(lambda: torch._C._cuda_getDriverVersion()),  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage, reportUnknownMemberType, reportUnknownLambdaType]
+        "driver": answer_of(_driver_version),
         "its build": answer_of(_DRIVER_BUILD.read_text),
         "cuDNN": answer_of(torch.backends.cudnn.version),
     }
+
+
+def _driver_version() -> int:
+    """Return the version of CUDA that the driver supports, 13000 for 13.0. Initializes no device."""
+    version = ctypes.c_int()
+    if code := ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)):
+        raise RuntimeError(f"CUDA's driver answers with error {code}")
+    return version.value
 
 
 def answer_of(ask: Callable[[], object]) -> str:

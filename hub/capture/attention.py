@@ -8,13 +8,10 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
-from torch._dynamo.exc import RestartAnalysis
-from torch._higher_order_ops.flex_attention import flex_attention
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.attention.flex_attention import _vmap_for_bhqkv  # pyright: ignore[reportPrivateUsage] - as eager calls them
 
 from hub.plugin.graph import hint
+from hub.torch_private import RestartAnalysis, TransformGetItemToIndex, flex_attention, vmap_for_bhqkv
 
 _LN2 = math.log(2.0)
 _MODIFIED = "hub_modified_scores"
@@ -77,8 +74,8 @@ def _modified(score_mod: Callable[..., Any], mask_mod: Callable[..., Any], n_of_
     def modified(scores: torch.Tensor, *buffers: Any) -> torch.Tensor:
         places = [torch.arange(0, size, device=scores.device) for size in scores.shape]
         of_scores, of_mask = buffers[:n_of_scores], buffers[n_of_scores:]
-        changed = _vmap_for_bhqkv(score_mod, prefix=(0,), suffix=(None,) * len(of_scores))
-        mask = _vmap_for_bhqkv(mask_mod, prefix=(), suffix=(None,) * len(of_mask))
+        changed = vmap_for_bhqkv(score_mod, prefix=(0,), suffix=(None,) * len(of_scores))
+        mask = vmap_for_bhqkv(mask_mod, prefix=(), suffix=(None,) * len(of_mask))
         with TransformGetItemToIndex():
             seen = mask(*places, *of_mask)
             return changed(scores, *places, *of_scores).to(scores.dtype).masked_fill(~seen, -math.inf)

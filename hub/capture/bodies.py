@@ -10,13 +10,13 @@ from itertools import chain
 from typing import Any, cast
 
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
 
 from hub.capture.hidden import hidden_write
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
 from hub.plugin.graph import Graph, output_arguments
 from hub.plugin.table import elements
+from hub.torch_private import HigherOrderOperator, OpOverload
 
 _ROLES: Mapping[str, Mapping[int, str]] = {
     "associative_scan": {0: "combine"},

@@ -11,11 +11,15 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list  # pyright: ignore[reportPrivateUsage] - no public form
-from torch._dynamo.eval_frame import OptimizedModule, cached_backends, innermost_fn
-from torch._dynamo.guards import DeletedGuardManagerWrapper
 
 from hub.capture.frames import Frames, captured_for_hub
+from hub.torch_private import (
+    DeletedGuardManagerWrapper,
+    OptimizedModule,
+    cached_backends,
+    get_cache_entry_list,
+    innermost_fn,
+)
 
 OWN_SLOT = "_hub_program"
 """Attribute of what `hub.compile` returns that holds the object that runs its calls. Set once."""
@@ -115,7 +119,7 @@ def _forget(frames: Frames, backend: Callable[..., Any]) -> None:
 
 def forget_compiled(code: types.CodeType, why: str, backend: Callable[..., Any] | None = None) -> None:
     """Drop what PyTorch compiled from a code object, for all backends or for one. PyTorch itself keeps it for good."""
-    for entry in _debug_get_cache_entry_list(code):
+    for entry in get_cache_entry_list(code):
         kept = cast("Any", entry)
         is_own = backend is None or getattr(kept.backend, "compiler_fn", None) is backend
         if is_own and not isinstance(kept.guard_manager, DeletedGuardManagerWrapper):

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.nn import functional
+
+from hub.torch_private import OpOverload
 
 _OVER_POSITIONS, _OVER_KEYS, _OVER_ALL = 0, 1, 2
 """Kinds of masks: which position does not attend to which, [L, L], which keys of a batch are masked, [B, L], or both,

@@ -25,20 +25,15 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
-from torch._dynamo import config, convert_frame
-from torch._dynamo import utils as dynamo_utils
-from torch._dynamo.exc import Unsupported
-from torch._dynamo.types import ConvertFrameReturn
 
 from hub.errors import HubWarning
+from hub.torch_private import ConvertFrameReturn, Unsupported, convert_frame, dynamo_config, graph_break_reasons
 
 Backend = TypeVar("Backend", bound=Callable[..., Any])
 
 MAX_STOPS = 20
 """Maximum number of stops recorded for one compiled model. The first one matters most to a user."""
 
-_breaks: list[Any] = cast("Any", dynamo_utils).graph_break_reasons
-"""Dynamo's list of all graph breaks in this process."""
 _CAPTURE = "hub_capture"
 """Attribute of the hub's backend functions that holds how frames are captured for them."""
 _FRAMES = "hub_frames"
@@ -142,16 +137,16 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
         if own is None:
             return capture(*args, **kwargs)
         frames = frames_of(wrapper) if own.frames is None else own.frames
-        allowed = config.allow_rnn or not torch.is_grad_enabled()
+        allowed = dynamo_config.allow_rnn or not torch.is_grad_enabled()
         in_eager = "" if allowed or args[one_graph] else _trained(args[variables], args[cells])
         if in_eager and args[code] in _left:
             _left[args[code]] += 1
             return _NOT_CAPTURED
         frames.begin(args[code], in_eager)
-        limit = config.accumulated_recompile_limit + _left.get(args[code], 0)
-        known = len(_breaks)
+        limit = dynamo_config.accumulated_recompile_limit + _left.get(args[code], 0)
+        known = len(graph_break_reasons)
         settings = {"allow_rnn": allowed, "accumulated_recompile_limit": limit, **own.settings}
-        with cast("Any", config).patch(**settings):
+        with cast("Any", dynamo_config).patch(**settings):
             try:
                 return capture(*args, **kwargs)
             except Unsupported as error:
@@ -161,7 +156,7 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
                 _left[args[code]] = 1
                 return _NOT_CAPTURED
             finally:
-                for reason in _breaks[known:]:
+                for reason in graph_break_reasons[known:]:
                     frames.stop(_stop(reason.reason, reason.user_stack))
 
     return capture_frame

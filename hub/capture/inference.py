@@ -8,19 +8,25 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._dynamo.exc import RestartAnalysis
-from torch._functorch.aot_autograd import aot_export_module
-from torch._ops import OperatorBase
 
 from hub.capture.fast_paths import SAID
 from hub.capture.hidden import hidden_write, written_hidden_view
 from hub.capture.pins import alias_chain, pins
-from hub.capture.simplify import SET_GRAD_ENABLED, simplify
+from hub.capture.simplify import simplify
 from hub.errors import CaptureError
 from hub.plugin.graph import Graph, output_arguments
 from hub.process.phases import Phases, Work
+from hub.torch_private import (
+    NAMES,
+    OperatorBase,
+    RestartAnalysis,
+    aot_export_module,
+    is_any_autocast_enabled,
+    set_grad_enabled,
+)
 
 _numbers = itertools.count()
+_FUNCTORCH = NAMES["functorch"].module
 
 
 def capture_inference(
@@ -32,7 +38,7 @@ def capture_inference(
     of parameters and buffers. `phases` records the time that AOTAutograd takes. Raise CaptureError, with the cause, if
     AOTAutograd cannot express the program.
     """
-    if torch._C._is_any_autocast_enabled():  # pyright: ignore[reportPrivateUsage] - the public form asks one device
+    if is_any_autocast_enabled():
         raise CaptureError("autocast casts below the pre-dispatch form, and so would do so at every call")
     if transform := _functorch_transform(module):
         # Pre-dispatch tracing cannot look inside one, and leaves its level behind when it fails.
@@ -94,14 +100,14 @@ def _view_of_a_written_input(written: Sequence[Any], returned: Sequence[Any]) ->
 
 def _leaves_gradients_otherwise(module: fx.GraphModule) -> bool:
     """Return whether a program ends in another gradient mode than it begins in, the one of the capture."""
-    switches = module.graph.find_nodes(op="call_function", target=SET_GRAD_ENABLED)
+    switches = module.graph.find_nodes(op="call_function", target=set_grad_enabled)
     return bool(switches) and switches[-1].args[0] is not torch.is_grad_enabled()
 
 
 def _functorch_transform(module: fx.GraphModule) -> str | None:
     """Return the name of the first functorch operation in a program, None if there is none."""
     for node in module.graph.nodes:
-        if node.op == "call_function" and getattr(node.target, "__module__", "").startswith("torch._functorch"):
+        if node.op == "call_function" and getattr(node.target, "__module__", "").startswith(_FUNCTORCH):
             return node.target.__name__
     return None
 
@@ -110,6 +116,6 @@ def _mode_change(captured: fx.GraphModule) -> str | None:
     """Return the name of the first call that changes a global mode such as autocast, None if there is none."""
     for node in captured.graph.nodes:
         is_operator = isinstance(node.target, OperatorBase) or node.meta.get("val") is not None
-        if node.op == "call_function" and not is_operator and node.target is not SET_GRAD_ENABLED:
+        if node.op == "call_function" and not is_operator and node.target is not set_grad_enabled:
             return cast("Any", node.target).__name__
     return None

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from hub.torch_private import pytree
 
 aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import nn
-from torch._dynamo import config, eval_frame
 
 from hub.capture.call import uncompiled
 from hub.capture.frames import HOW_TO_CAPTURE, IN_TRAINING, Frames
 from hub.errors import CaptureError
+from hub.torch_private import dynamo_config, eval_frame
 
 _SHOWN = 3
 """Maximum number of places at which capture stopped that a message names."""
@@ -73,7 +73,7 @@ def _switched_off() -> str:
     """Return the setting that turns torch.compile off in this process; "" if it is on."""
     if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
         return "the environment variable TORCHDYNAMO_DISABLE"
-    if config.disable:
+    if dynamo_config.disable:
         return "torch._dynamo.config.disable"
     if cast("Any", eval_frame)._stance.stance == "force_eager":
         return "torch.compiler.set_stance('force_eager')"

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
 
 from hub.plugin.graph import Pin, hint, is_view, output_arguments
 from hub.plugin.table import argument, declared_arguments, devices_of, elements
+from hub.torch_private import HigherOrderOperator, OpOverload
 
 _SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
 

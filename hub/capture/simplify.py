@@ -9,6 +9,7 @@ from torch import fx
 
 from hub.plugin.graph import hint
 from hub.plugin.table import argument, value_of
+from hub.torch_private import set_grad_enabled
 
 _aten = torch.ops.aten
 
@@ -88,9 +89,7 @@ def _keeps_dtype(node: fx.Node) -> bool:
     return source.dtype == node.meta["val"].dtype and not argument(node, "copy") and argument(node, "memory_format") is None
 
 
-SET_GRAD_ENABLED: Any = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage] - the very function in graphs
-
-_DROPPED = (_aten._assert_tensor_metadata.default, SET_GRAD_ENABLED)
+_DROPPED = (_aten._assert_tensor_metadata.default, set_grad_enabled)
 """Operators without users, to be dropped. Grad mode has no effect in an inference graph, whose inputs need no gradients."""
 
 _JOINS = (_aten.cat.default, _aten.concat.default)

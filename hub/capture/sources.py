@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.source import is_from_unspecialized_param_buffer_source
+
+from hub.torch_private import is_from_unspecialized_param_buffer_source
 
 
 def weight_positions(module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, ...]:

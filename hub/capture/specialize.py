@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from hub.errors import CaptureError, text_of
 from hub.plugin.graph import Graph
+from hub.torch_private import FakeTensorMode, pytree
 
 _NUMBERS = (int, float, bool)
 

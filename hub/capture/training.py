@@ -9,17 +9,13 @@ from typing import Any, Literal
 
 from functorch.compile import make_boxed_func
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import RestartAnalysis
-from torch._functorch._aot_autograd.schemas import OutputType
-from torch._guards import TracingContext
-from torch._ops import HigherOrderOperator
 
 from hub.capture.normalizations import IN_FLOAT32
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
 from hub.errors import CaptureError
 from hub.plugin.graph import Graph
+from hub.torch_private import HigherOrderOperator, OutputType, RestartAnalysis, TracingContext, aot_autograd
 
 Mode = Literal["inference", "forward", "backward"]
 Compile = Callable[[Graph, Mode], Callable[..., Any]]

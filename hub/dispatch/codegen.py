@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OperatorBase
 
 from hub.capture.pins import alias_chain
 from hub.errors import PlanError
 from hub.plugin.graph import Graph
 from hub.plugin.table import elements, tensors_of
 from hub.process.accelerators import accelerators_of
+from hub.torch_private import HigherOrderOperator, OperatorBase
 
 
 @dataclass(frozen=True, slots=True)

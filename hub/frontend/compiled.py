@@ -41,9 +41,8 @@ from hub.process.phases import Phases, Work
 from hub.process.traffic import TRAFFIC
 from hub.report.numbers import count
 from hub.report.progress import progress_for
+from hub.torch_private import DisableAutocast, is_any_autocast_enabled
 from hub.workers.candidate import Candidate
-
-is_autocast_on = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
 
 _warned_folders: set[str] = set()
 """Unusable cache folders that this process has warned about: every graph would repeat the warning."""
@@ -126,7 +125,7 @@ class CompiledGraph:
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         """Run one call. Raise HubError only if the options are strict."""
         binding = self._current
-        if binding is None or not binding.guard.holds(args) or is_autocast_on() or self.observer is not None:
+        if binding is None or not binding.guard.holds(args) or is_any_autocast_enabled() or self.observer is not None:
             return self._call_slowly(args)
         return binding.run(args)
 
@@ -145,7 +144,7 @@ class CompiledGraph:
 
     def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Run one call that needs a binding first, or that is made under autocast: the graph already holds the casts."""
-        with torch._C._DisableAutocast():  # pyright: ignore[reportPrivateUsage] - the public form takes one device
+        with DisableAutocast():
             binding = self._current
             if binding is None or not binding.guard.holds(args):
                 with self.phases.during(Work.GRAPH):

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hub.capture.call import program_behind
 from hub.errors import FreezeError
-from hub.frontend.compiled import CompiledGraph, is_autocast_on
+from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.feeding import check_inputs, fed, rebuilt
 from hub.frontend.ownership import graphs_of, why_no_graphs
 from hub.process.forks import freed_in_forks, in_forks, never_freed
+from hub.torch_private import is_any_autocast_enabled, pytree
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Frozen:
         for leaf, form, first in zip(leaves, self._forms, self._leaves, strict=True):
             if not (form.fits(leaf) if form is not None else type(leaf) is type(first) and leaf == first):
                 return None
-        if is_autocast_on() or self._graph.observer is not None:
+        if is_any_autocast_enabled() or self._graph.observer is not None:
             return None
         if torch.is_grad_enabled() and any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
             return None

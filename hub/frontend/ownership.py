@@ -19,6 +19,7 @@ from hub.frontend.compiled import CompiledGraph
 from hub.plan import Plan
 from hub.process.forks import in_forks
 from hub.process.phases import Phase
+from hub.torch_private import TorchCompileWrapper
 
 _graphs: list[weakref.ref[CompiledGraph]] = []
 _FRAMES = 12
@@ -40,7 +41,7 @@ def calling_wrapper() -> object | None:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - inspect.stack() reads source files
     for _ in range(_FRAMES):
         found = frame.f_locals.get("self")
-        if type(found).__name__ == "_TorchCompileWrapper":
+        if isinstance(found, TorchCompileWrapper):
             return found
         if frame.f_back is None:
             return None
@@ -156,7 +157,7 @@ def _wrapper_of(compiled: Any) -> object | None:
     if callback is None:
         callback = _closed_over(compiled)
     for _ in range(_FRAMES):
-        if callback is None or type(callback).__name__ == "_TorchCompileWrapper":
+        if callback is None or isinstance(callback, TorchCompileWrapper):
             return callback
         callback = getattr(callback, "_torchdynamo_orig_backend", None) or getattr(
             callback, "_torchdynamo_orig_callable", None

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._functorch.aot_autograd import aot_export_module
 from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 
 from hub.capture.simplify import simplify
@@ -27,6 +26,7 @@ from hub.plan import Event, EventKind, Stage
 from hub.plugin.backend import Proposal
 from hub.plugin.graph import Graph
 from hub.process.tracing import tracing
+from hub.torch_private import aot_export_module
 
 
 @dataclass(frozen=True, slots=True)

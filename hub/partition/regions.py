@@ -14,11 +14,11 @@ from itertools import accumulate, groupby, pairwise
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
 
 from hub.partition.structure import structure_digest
 from hub.plugin.graph import Graph, is_view
 from hub.plugin.table import operator_name, value_of
+from hub.torch_private import HigherOrderOperator, OpOverload
 
 MAX_HEAVY = 7
 """Most heavy operators in one block: attention has 5 (three products, attention, a product), with an MLP 7, an Inception

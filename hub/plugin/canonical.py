@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OperatorBase
 from torch.fx.node import map_arg
 
 from hub.plugin.table import elements, is_symbolic
+from hub.torch_private import OperatorBase
 
 
 @dataclass(frozen=True, slots=True)

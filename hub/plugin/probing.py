@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hub.errors import HubError
 from hub.plugin.backend import OUTSIDE, Backend, CompileSettings, overrides
 from hub.plugin.graph import Cluster, Graph, TensorSpec
 from hub.plugin.table import ACCEPTED, Support, refused
+from hub.torch_private import FakeTensorMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

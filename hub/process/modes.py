@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-_C: Any = cast("Any", torch)._C  # provides what the public names below leave out
+from hub.torch_private import get_fp32_precision, get_sdp_priority_order, set_fp32_precision, set_sdp_priority_order
+
 _BACKENDS: Any = torch.backends
 
 _PLACES = (
@@ -59,7 +60,7 @@ def modes() -> Modes:
         default_dtype=str(torch.get_default_dtype()),
         deterministic=torch.get_deterministic_debug_mode(),
         matmul_precision=_matmul_precision(),
-        float32_precision=tuple(_C._get_fp32_precision_getter(*place) for place in _PLACES),
+        float32_precision=tuple(get_fp32_precision(*place) for place in _PLACES),
         reduced_sums=(
             (
                 products.allow_fp16_reduced_precision_reduction,
@@ -74,7 +75,7 @@ def modes() -> Modes:
         cudnn=(cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
         mkldnn=(mkldnn.enabled, mkldnn.deterministic),
         attention=tuple(getattr(_BACKENDS.cuda, f"{name}_sdp_enabled")() for name in _KERNELS),
-        attention_order=tuple(_C._get_sdp_priority_order()),
+        attention_order=tuple(get_sdp_priority_order()),
         attention_sums=_BACKENDS.cuda.fp16_bf16_reduction_math_sdp_allowed(),
     )
 
@@ -101,7 +102,7 @@ def _set_modes(wanted: Modes) -> None:
     mkldnn.enabled, mkldnn.deterministic = wanted.mkldnn
     for name, is_on in zip(_KERNELS, wanted.attention, strict=True):
         getattr(_BACKENDS.cuda, f"enable_{name}_sdp")(is_on)
-    _C._set_sdp_priority_order(list(wanted.attention_order))
+    set_sdp_priority_order(list(wanted.attention_order))
     _BACKENDS.cuda.allow_fp16_bf16_reduction_math_sdp(wanted.attention_sums)
 
 
@@ -111,7 +112,7 @@ def _set_precisions(wanted: Modes) -> None:
     torch.set_float32_matmul_precision("highest" if wanted.matmul_precision == _MIXED else wanted.matmul_precision)
     _BACKENDS.cudnn.allow_tf32 = precision_at["cuda", "conv"] == "tf32"
     for place, precision in precision_at.items():
-        _C._set_fp32_precision_setter(*place, precision)
+        set_fp32_precision(*place, precision)
 
 
 def _matmul_precision() -> str:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hub import torch_private
 from hub.process.accelerators import random_state, set_random_state
 from hub.process.environment import environment_now
 
@@ -152,15 +153,14 @@ def _set_numpy_state(wanted: Any) -> None:
 
 
 def _modes() -> list[Any]:
-    return sys.modules["torch.utils._python_dispatch"]._get_current_dispatch_mode_stack()
+    return torch_private.get_current_dispatch_mode_stack()
 
 
 def _set_modes(wanted: list[Any]) -> None:
-    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
     while _modes():
-        dispatch._pop_mode()
+        torch_private.pop_mode()
     for mode in wanted:
-        dispatch._push_mode(mode)
+        torch_private.push_mode(mode)
 
 
 def _numeric() -> Any:
@@ -184,7 +184,7 @@ def _of_torch(name: str, read: str, write: str, *, is_own: bool = False) -> _Thi
 
 _THINGS = (
     # First: some of the reads below make tensors, which an enabled mode would intercept.
-    _Thing("PyTorch's modes", _modes, _set_modes, "torch.utils._python_dispatch", is_own=True),
+    _Thing("PyTorch's modes", _modes, _set_modes, torch_private.NAMES["pop_mode"].module, is_own=True),
     _Thing("the environment", environment_now, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
     _Thing("signal handlers", _handlers, _set_handlers, is_own=True),  # only the main thread may set them

@@ -6,9 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import torch
-from torch._dynamo.convert_frame import compile_lock
 
 from hub.process.forks import freed_in_forks
+from hub.torch_private import compile_lock, compiler
 
 
 @contextmanager
@@ -30,4 +30,4 @@ def tracing() -> Generator[None]:
 
 
 def _set_compiling(is_on: bool) -> None:
-    torch.compiler._is_compiling_flag = is_on  # pyright: ignore[reportPrivateUsage] - 2.11 has no context manager for it
+    compiler._is_compiling_flag = is_on  # pyright: ignore[reportPrivateUsage]

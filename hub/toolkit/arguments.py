@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hub.plugin.graph import Cluster, Spec, TensorSpec, hint
 from hub.process.interrupts import held_back
 from hub.process.tracing import tracing
+from hub.torch_private import FakeTensorMode, detect_fake_mode
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 """Operator overloads, each with the function that decomposes it."""

@@ -7,12 +7,12 @@ from functools import cache
 from typing import Any, cast
 
 import torch
-from torch import _decomp, fx
-from torch._prims_common import infer_size
+from torch import fx
 
 from hub.plugin.table import is_symbolic
 from hub.toolkit.arguments import Decompositions
 from hub.toolkit.sizes import size_of
+from hub.torch_private import get_decompositions, infer_size
 
 UNKNOWN = (
     "addmv.default",
@@ -49,8 +49,7 @@ def composites_said(module: fx.GraphModule) -> None:
 
 def said_by_pytorch(*names: str) -> Decompositions:
     """Return PyTorch's own decompositions of the named operators."""
-    pytorchs: Any = _decomp  # whose annotations leave the functions' types open
-    return pytorchs.get_decompositions([_overload(name) for name in names])
+    return get_decompositions([_overload(name) for name in names])
 
 
 def keeping_nan() -> Decompositions:

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from torch import fx
-from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from hub.plugin.graph import Cluster, ScalarSpec, TensorSpec
@@ -18,6 +16,7 @@ from hub.plugin.table import is_symbolic
 from hub.toolkit.arguments import Decompositions, Specialised, captured_sizes, fake, traced
 from hub.toolkit.sizes import python_text, size_of
 from hub.toolkit.symbols import symbol_texts
+from hub.torch_private import ConstantSource, FakeTensorMode
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
-from torch._decomp import decompositions
 
 from hub.plugin.graph import Cluster
 from hub.plugin.table import operator_name
 from hub.toolkit.arguments import decomposed, with_weights
-
-_PYTORCHS: Any = decompositions
-"""PyTorch's functions for recurrent layers have no annotations."""
+from hub.torch_private import gather_params, one_layer_lstm, rnn_helper
 
 
 def unrolled(module: fx.GraphModule) -> None:
@@ -60,9 +56,9 @@ def lstm(
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the result of `aten.lstm.input`, computed with products and elementwise functions. Sizes are numbers."""
-    grouped = _PYTORCHS.gather_params(params, has_biases, hx[0].size(2) != hx[1].size(2))
+    grouped = gather_params(params, has_biases, hx[0].size(2) != hx[1].size(2))
     hidden = list(zip(hx[0], hx[1], strict=True))
     options = has_biases, num_layers, dropout, train, bidirectional, batch_first
-    output, last = _PYTORCHS._rnn_helper(input, hidden, grouped, *options, _PYTORCHS.one_layer_lstm)
+    output, last = rnn_helper(input, hidden, grouped, *options, one_layer_lstm)
     states, cells = zip(*last, strict=True)
     return output, torch.stack(states, 0), torch.stack(cells, 0)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sympy
-from torch.utils._sympy.functions import FloorDiv
-from torch.utils._sympy.printers import PythonPrinter
+
+from hub.torch_private import FloorDiv, PythonPrinter
 
 _sympy: Any = sympy
 _printer: Any = PythonPrinter()
-"""Sympy's printer, which has no type annotations."""
+"""PyTorch's printer of sizes, which has no type annotations."""
 Size = Any
 """int or sympy.Expr."""
 
@@ -86,11 +86,16 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
+def floor_div(size: Size, by: Size) -> Size:
+    """Return the quotient, rounded down."""
+    if isinstance(size, int) and isinstance(by, int):
+        return size // by
+    return settled(FloorDiv(_sympy.sympify(size), _sympy.sympify(by)))
+
+
 def ceil_div(size: Size, by: Size) -> Size:
     """Return the number of blocks of `by`, which is at least 1, that cover a size."""
-    if isinstance(size, int) and isinstance(by, int):
-        return -(-size // by)
-    return settled(FloorDiv(settled(size + by - 1), _sympy.sympify(by)))
+    return floor_div(plus(size, by - 1), by)
 
 
 def differs(one: Size, other: Size) -> bool:
@@ -121,6 +126,11 @@ def is_static(size: Size) -> bool:
     return isinstance(size, int)
 
 
+def printed(expression: Any) -> str:
+    """Return a sympy expression as Python, with PyTorch's own functions on sizes written out."""
+    return _printer.doprint(expression)
+
+
 def python_text(size: Size, known: Mapping[Any, str]) -> str:
     """Return the Python expression of a size, in terms of the texts that read symbols and other parts shown by inputs.
 
@@ -134,7 +144,7 @@ def python_text(size: Size, known: Mapping[Any, str]) -> str:
     replaced = size.xreplace(stand_ins)
     if unknown := replaced.free_symbols - set(stand_ins.values()):
         raise ValueError(f"size {size} depends on {', '.join(map(str, unknown))}, which no input shows")
-    text: str = _printer.doprint(replaced)
+    text = printed(replaced)
     for shown, stand_in in stand_ins.items():
         text = text.replace(stand_in.name, known[shown])
     return f"int({text})"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from hub.errors import AccuracyError, ContractError
 from hub.plugin.canonical import as_bytes
 from hub.plugin.graph import Cluster
 from hub.plugin.table import dtype_name
+from hub.torch_private import set_version_counters
 from hub.verification.parts import parts_of
 from hub.verification.reference import MANY_NUDGES, Outputs, Reference
 from hub.verification.tolerance import EAGER_FACTOR, Tolerance
@@ -22,9 +23,6 @@ NOTHING = 1e-3
 """Ratio to eager's largest error below which an exact output's largest value is mere float64 rounding."""
 EVEN = 30.0
 """Largest ratio of a rounding to the typical one, and of the typical one to its change when inputs are perturbed."""
-_autograd: Any = cast("Any", torch)._C._autograd
-_set_versions: Callable[[tuple[torch.Tensor, ...], tuple[int, ...]], None] = _autograd._unsafe_set_version_counter
-"""The function that `torch.autograd._unsafe_preserve_version_counter` calls when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ class Snapshot:
                 if version is not None:
                     # Otherwise autograd would refuse to go back through an input that it has saved, and executables would
                     # be rebuilt.
-                    _set_versions((value,), (version,))
+                    set_version_counters((value,), (version,))
 
 
 def _version(value: Any) -> int | None:

@@ -8,10 +8,10 @@ from typing import Any, cast
 import sympy
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hub.plugin.graph import Cluster, ScalarSpec, Spec, TensorSpec
 from hub.plugin.table import argument, operator_name
+from hub.torch_private import FakeTensorMode
 
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 _TRUSTING = (["lstm"], ["gru"], ["rnn_tanh"], ["rnn_relu"], ["mkldnn_rnn_layer"])

@@ -13,21 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import fx
-from torch._library import custom_ops
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx._graph_pickler import GraphPickler, Options
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from hub.partition.extract import extract
 from hub.plugin.graph import Graph
-
-_DEFINITIONS = cast("Mapping[str, Any]", cast("Any", custom_ops).OPDEFS)
-"""Operators that `torch.library.custom_op` defined in this process, by qualified name."""
+from hub.torch_private import FakeTensorMode, GraphPickler, OpOverload, PicklerOptions, custom_operators
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,7 @@ def homes_of_operators(graph: Graph) -> tuple[str, ...]:
     twice.
     """
     names = {_qualified_name(node.target) for node in graph.nodes}
-    homes = (getattr(_DEFINITIONS.get(name), "_init_fn", None) for name in sorted(names))
+    homes = (getattr(custom_operators.get(name), "_init_fn", None) for name in sorted(names))
     found = (getattr(function, "__module__", "") for function in homes)
     return tuple(dict.fromkeys(home for home in found if home and home != "__main__"))
 
@@ -107,7 +101,7 @@ def _qualified_name(target: Any) -> str:
 def dump_module(module: fx.GraphModule) -> bytes:
     """Pickle an FX module with the fake values and stack traces of its nodes, and no other metadata."""
     return GraphPickler.dumps(
-        module, Options(ops_filter=None, node_metadata_key_filter=lambda key: key in ("val", "stack_trace"))
+        module, PicklerOptions(ops_filter=None, node_metadata_key_filter=lambda key: key in ("val", "stack_trace"))
     )
 
 

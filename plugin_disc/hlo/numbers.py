@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import sympy
-from torch.utils._sympy.functions import FloorDiv
 
 from hub.toolkit.builders import cast, pointwise, reshaped
-from hub.toolkit.sizes import Size, plus, product, settled, times
+from hub.toolkit.sizes import Size, floor_div, plus, product, settled, times
 
 from .values import Op, Rule, Sizes, Value, constant_values, same_size
 
@@ -101,12 +100,6 @@ def _two(function: Callable[[Size, Size], Size], name: str) -> Rule:
     return rule
 
 
-def _quotient(one: Size, other: Size) -> Size:
-    if isinstance(one, int) and isinstance(other, int):
-        return one // other
-    return settled(FloorDiv(sympy.sympify(one), sympy.sympify(other)))  # pyright: ignore[reportUnknownArgumentType] - sympy's
-
-
 def _largest(one: Size, other: Size) -> Size:
     return settled(sympy.Max(one, other))
 
@@ -164,8 +157,8 @@ RULES: dict[str, Rule] = {
     "arith.addi": _two(plus, "add"),
     "arith.subi": _two(lambda one, other: plus(one, times(other, -1)), "sub"),
     "arith.muli": _two(times, "mul"),
-    **{f"arith.{name}": _two(_quotient, "") for name in ("divsi", "divui", "floordivsi")},
-    "arith.ceildivsi": _two(lambda one, other: times(_quotient(times(one, -1), other), -1), ""),
+    **{f"arith.{name}": _two(floor_div, "") for name in ("divsi", "divui", "floordivsi")},
+    "arith.ceildivsi": _two(lambda one, other: times(floor_div(times(one, -1), other), -1), ""),
     "arith.maxsi": _two(_largest, "max"),
     "arith.minsi": _two(_smallest, "min"),
     "arith.cmpi": _compared,

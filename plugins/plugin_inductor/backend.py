@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._subclasses import FakeTensorMode
 
 from hub.plugin import (
     Backend,
@@ -24,6 +23,7 @@ from plugin_inductor.folders import trusted_place
 from plugin_inductor.lower import lower
 from plugin_inductor.runtime import InductorExecutable
 from plugin_inductor.support import keeps_order, supports
+from plugin_inductor.torch_private import FakeTensorMode
 
 if TYPE_CHECKING:
     from hub.plugin import Executable

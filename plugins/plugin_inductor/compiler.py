@@ -14,18 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import tracing as in_context
-from torch._inductor import config as untyped_config
-from torch._inductor import cpp_builder
-from torch._inductor.codecache import PyCodeCache
-from torch._inductor.constant_folding import constant_fold
-from torch._inductor.cudagraph_utils import BoxedDeviceIndex
-from torch._inductor.graph import GraphLowering
-from torch._inductor.output_code import CompiledFxGraph
-from torch._inductor.utils import BoxedBool
-from torch._inductor.virtualized import V
 from torch.fx.node import map_arg
-from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage] - no public form
 
 from hub.plugin import CompileSettings, environment_now, tracing
 from plugin_inductor.aligned import for_device
@@ -34,15 +23,25 @@ from plugin_inductor.lower import Lowered
 from plugin_inductor.packing import choosing_libraries
 from plugin_inductor.quiet import ignored_warnings
 from plugin_inductor.symbols import SizeGuards
-
-# These modules of torch use torch.jit, which torch itself deprecates: they must load even if warnings are errors.
-with ignored_warnings(DeprecationWarning):
-    from torch._inductor import compile_fx
-    from torch._inductor.freezing import convert_conv_weights_to_channels_last
-    from torch._inductor.fx_passes.freezing_patterns import freezing_passes  # pyright: ignore[reportUnknownVariableType]
-    from torch._inductor.fx_passes.post_grad import view_to_reshape  # pyright: ignore[reportUnknownVariableType]
-
-config: Any = untyped_config
+from plugin_inductor.torch_private import (
+    BoxedBool,
+    BoxedDeviceIndex,
+    CompiledFxGraph,
+    DisableAutocast,
+    GraphLowering,
+    PyCodeCache,
+    V,
+    compile_fx,
+    config,
+    constant_fold,
+    convert_conv_weights_to_channels_last,
+    cpp_builder,
+    disable_current_modes,
+    freezing_passes,
+    in_context,
+    recursive_joint_graph_passes,
+    view_to_reshape,
+)
 
 Call = Callable[[list[Any]], Sequence[torch.Tensor]]
 """Function that takes a list of inputs, which it empties, and returns the outputs."""
@@ -93,9 +92,7 @@ def build(lowered: Lowered) -> Program:
     """Compile a lowered cluster, within `compiling`. Consumes `lowered.module`. Any exception of Inductor propagates."""
     program, inputs = lowered.module, list(lowered.inputs)
     with V.set_fake_mode(lowered.mode):
-        program = compile_fx._recursive_joint_graph_passes(  # pyright: ignore[reportPrivateUsage] - no public form
-            program, input_device=next(_devices(program), torch.device("cpu"))
-        )
+        program = recursive_joint_graph_passes(program, input_device=next(_devices(program), torch.device("cpu")))
         layout_opt = GraphLowering.decide_layout_opt(program, is_inference=True)
         recipes = _freeze(program, inputs, layout_opt=layout_opt) if lowered.weights else {}
         _align_constants(program)
@@ -133,8 +130,8 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
         ignored_warnings(Warning),
         torch.inference_mode(False),
         torch.no_grad(),
-        torch._C._DisableAutocast(),  # pyright: ignore[reportPrivateUsage] - the public form takes one device
-        _disable_current_modes(),
+        DisableAutocast(),
+        disable_current_modes(),
         in_context(None),
         config.patch(chosen),
         _threads(settings.threads),

@@ -11,8 +11,6 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
 from hub.plugin import (
     CacheError,
     CompileError,
@@ -21,6 +19,7 @@ from hub.plugin import (
     distrust_root,
     resolve,
 )
+from plugin_inductor.torch_private import default_cache_dir
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _SHARED = stat.S_IWGRP | stat.S_IWOTH

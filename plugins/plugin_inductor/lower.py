@@ -7,9 +7,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch.aot_autograd import aot_export_module
-from torch._inductor.decomposition import select_decomp_table
-from torch._subclasses import FakeTensorMode
 
 from hub.plugin import (
     Cluster,
@@ -19,6 +16,7 @@ from hub.plugin import (
 )
 from plugin_inductor.exact import DECOMPOSITIONS, REPLACEMENTS
 from plugin_inductor.symbols import FreshSizes
+from plugin_inductor.torch_private import FakeTensorMode, aot_export_module, select_decomp_table
 
 _WEIGHT = "hub_weight_{}"
 """Name of a weight. Inductor makes constants globals of its program and inputs locals, so their names must differ: with the

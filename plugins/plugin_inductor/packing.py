@@ -17,10 +17,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import has_free_symbols
 
-from plugin_inductor.quiet import ignored_warnings
-
-with ignored_warnings(DeprecationWarning):  # it loads modules that use torch.jit
-    from torch._inductor.fx_passes import mkldnn_fusion
+from plugin_inductor.torch_private import mkldnn_fusion
 
 MAX_ROUNDS = 7
 MAX_TIMING_S = 0.05

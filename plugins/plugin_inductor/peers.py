@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import _inductor as untyped_inductor
-from torch._inductor import config as untyped_config
 
-_inductor: Any = untyped_inductor
-_config: Any = untyped_config
+from plugin_inductor.torch_private import config, inductor
+
 _compile: Any = torch.compile  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
@@ -23,23 +21,23 @@ def default(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]
 
 def max_autotune(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     """Return the strongest form: mode "max-autotune" with frozen weights. Compile immediately, which may take minutes."""
-    with _config.patch(freezing=True):
+    with config.patch(freezing=True):
         return _compiled(_compile(module, mode="max-autotune"), inputs)
 
 
 def exported(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     """Return the exported model, compiled by Inductor with frozen weights and no guards. Compile immediately."""
-    with torch.no_grad(), _config.patch(freezing=True):
+    with torch.no_grad(), config.patch(freezing=True):
         program = torch.export.export(module, tuple(inputs)).module()
-        return _compiled(_inductor.compile(program, list(inputs)), inputs)
+        return _compiled(inductor.compile(program, list(inputs)), inputs)
 
 
 def ahead_of_time(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     """Return AOTInductor's package with frozen weights, loaded again: calls run no Python. Compile immediately."""
-    with torch.no_grad(), _config.patch(freezing=True), tempfile.TemporaryDirectory() as folder:
+    with torch.no_grad(), config.patch(freezing=True), tempfile.TemporaryDirectory() as folder:
         program = torch.export.export(module, tuple(inputs))
-        package = _inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"))
-        return _compiled(_inductor.aoti_load_package(package), inputs)
+        package = inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"))
+        return _compiled(inductor.aoti_load_package(package), inputs)
 
 
 def _compiled(compiled: Any, inputs: Sequence[Any]) -> Callable[[], Any]:

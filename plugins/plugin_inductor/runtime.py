@@ -17,12 +17,10 @@ from hub.plugin import (
 )
 from plugin_inductor import stored, traced
 from plugin_inductor.compiler import Program
+from plugin_inductor.torch_private import DisableAutocast, is_any_autocast_enabled, set_grad_enabled
 
 _get_num_threads = torch.get_num_threads
 _is_grad_enabled = torch.is_grad_enabled
-_is_autocast_enabled = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
-_set_grad_enabled = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage] - the public form is a class
-_no_autocast = torch._C._DisableAutocast  # pyright: ignore[reportPrivateUsage] - the public form takes one device
 
 
 class InductorExecutable(Executable):
@@ -42,7 +40,7 @@ class InductorExecutable(Executable):
         """Run one call; see `Executable`. Raise InputRefused for sizes that the program was not compiled for."""
         if self._read_sizes is not None:
             self._check_sizes(self._read_sizes(inputs))
-        if _is_autocast_enabled() or _get_num_threads() != self._threads:
+        if is_any_autocast_enabled() or _get_num_threads() != self._threads:
             return self._run_in_own_modes(inputs)
         if _is_grad_enabled():
             return self._run_without_gradients(inputs)
@@ -74,18 +72,18 @@ class InductorExecutable(Executable):
 
     def _run_without_gradients(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Run without gradients: autograd forbids library calls that write into outputs. Cheaper than `torch.no_grad`."""
-        _set_grad_enabled(False)
+        set_grad_enabled(False)
         try:
             return self._run(inputs)
         finally:
-            _set_grad_enabled(True)
+            set_grad_enabled(True)
 
     def _run_in_own_modes(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Run without the caller's autocast and thread count, which would change library calls inside the program."""
         before = _get_num_threads()
         torch.set_num_threads(self._threads)
         try:
-            with torch.no_grad(), _no_autocast():
+            with torch.no_grad(), DisableAutocast():
                 return self._run(inputs)
         finally:
             torch.set_num_threads(before)

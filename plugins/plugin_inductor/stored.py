@@ -21,13 +21,11 @@ from typing import Any
 
 import sympy
 import torch
-from torch._inductor.codecache import CppWrapperCodeCache
-from torch._inductor.utils import align_inputs_from_check_idxs
-from torch.utils._ordered_set import OrderedSet
 
 from hub.plugin import CompileError
 from plugin_inductor.compiler import GETITEM, Program, Recipe, copying
 from plugin_inductor.symbols import Binding, SizeGuards
+from plugin_inductor.torch_private import CppWrapperCodeCache, OrderedSet, align_inputs_from_check_idxs
 
 _PACKERS = ("mkldnn", "mkl", "aten")
 """Namespaces of operators that a manifest may name."""

@@ -14,12 +14,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch._dynamo.source import ConstantSource
-from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy.numbers import int_oo  # pyright: ignore[reportUnknownVariableType]
-from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy  # pyright: ignore[reportUnknownVariableType]
 
 from hub.plugin import (
     ScalarSpec,
@@ -27,6 +22,8 @@ from hub.plugin import (
     TensorSpec,
     hint,
 )
+from hub.toolkit.sizes import printed
+from plugin_inductor.torch_private import ConstantSource, FakeTensorMode, ValueRanges, bound_sympy, int_oo
 
 _UNSEEN_SIZE = 64
 """Stand-in for a data-dependent size when Inductor compares choices; any value is correct."""
@@ -114,7 +111,7 @@ class FreshSizes:
 
     def guards(self) -> SizeGuards:
         """Return every condition that was added to the environment since its creation."""
-        texts = [_text(guard.expr) for guard in self.env.guards[self._n_known :]]
+        texts = [printed(guard.expr) for guard in self.env.guards[self._n_known :]]
         return SizeGuards(tuple(self._bindings), tuple(dict.fromkeys(texts)))
 
     def strides(self) -> tuple[tuple[str, ...], ...]:
@@ -122,7 +119,7 @@ class FreshSizes:
         return tuple(self._texts(spec.stride) if isinstance(spec, TensorSpec) else () for spec in self._specs)
 
     def _texts(self, sizes: Sequence[Any]) -> tuple[str, ...]:
-        return tuple(_text(self._translate(expression(size))) for size in sizes)
+        return tuple(printed(self._translate(expression(size))) for size in sizes)
 
     def _fake(self, spec: Spec, mode: FakeTensorMode) -> Any:
         if isinstance(spec, ScalarSpec):
@@ -183,11 +180,6 @@ def expression(size: Any) -> sympy.Expr:
     return sympy.Integer(int(size)) if isinstance(size, int) else size.node.expr
 
 
-def _text(expr: Any) -> str:
-    printer: Any = PythonPrinter()
-    return printer.doprint(expr)
-
-
 def _replaced(expr: Any, values: Mapping[Any, Any]) -> Any:
     return expr.xreplace(values)
 
@@ -208,8 +200,8 @@ def _range(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, ValueRanges[Any]]) ->
     symbols: Any = expr.free_symbols
     known = {symbol: ranges[symbol] for symbol in symbols if symbol in ranges}
     if len(known) < len(symbols):
-        return ValueRanges(0, int_oo)  # pyright: ignore[reportUnknownArgumentType]
-    return bound_sympy(expr, known)  # pyright: ignore[reportUnknownVariableType]
+        return ValueRanges(0, int_oo)
+    return bound_sympy(expr, known)
 
 
 def _seen(size: torch.SymInt, bounds: ValueRanges[Any]) -> int:

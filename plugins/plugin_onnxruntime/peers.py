@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .library import onnxruntime
+from .torch_private import tree_leaves
 
 
 def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], list[torch.Tensor]]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
-from torch.utils._sympy.printers import PythonPrinter
 
 from hub.plugin import Spec, TensorSpec
+from hub.toolkit.sizes import printed
 
 from .lower.builder import expression
 
@@ -36,8 +36,7 @@ def size_text(size: Any, known: Mapping[Any, str]) -> str | None:
     if not all(symbol in known for symbol in wanted.free_symbols):
         return None
     stand_ins = {symbol: sympy.Symbol(f"_{index}", integer=True) for index, symbol in enumerate(wanted.free_symbols)}
-    printer: Any = PythonPrinter()
-    text: str = printer.doprint(wanted.xreplace(stand_ins))
+    text = printed(wanted.xreplace(stand_ins))
     for symbol, stand_in in stand_ins.items():
         text = text.replace(stand_in.name, known[symbol])
     return f"int({text})"

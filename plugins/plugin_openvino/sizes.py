@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._sympy.printers import PythonPrinter
 
 from hub.plugin import Cluster, ScalarSpec, is_symbolic
+from hub.toolkit.sizes import printed
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -61,5 +61,4 @@ def _function(cluster: Cluster, symbols: dict[str, str]) -> Callable[[Sequence[A
 
 
 def _printed(size: Any) -> str:
-    printer: Any = PythonPrinter()
-    return printer.doprint(size.node.expr) if is_symbolic(size) else str(int(size))
+    return printed(size.node.expr) if is_symbolic(size) else str(int(size))

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sympy
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 
 from hub.plugin import CompileError
 from hub.toolkit.sizes import Size
+from plugin_tvm.torch_private import CleanDiv, FloorDiv, Mod, PythonMod
 
 
 class Sizes:

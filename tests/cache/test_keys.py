@@ -567,6 +567,19 @@ def test_each_fact_of_a_gpu_is_in_both_keys(name: str, monkeypatch: pytest.Monke
     check_only("accelerators", plan, plan_key())
 
 
+@pytest.mark.parametrize(("code", "answer"), [(0, "13000"), (1, "unknown (RuntimeError)")])
+def test_the_driver_says_its_version(code: int, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's own library is asked: PyTorch has no function for it."""
+
+    class Library:
+        def cuDriverGetVersion(self, place: Any) -> int:
+            place._obj.value = 13000
+            return code
+
+    monkeypatch.setattr(keys.ctypes, "CDLL", lambda name: {"libcuda.so.1": Library()}[name])
+    assert keys.answer_of(keys._driver_version) == answer
+
+
 def test_the_software_under_gpus_is_asked_for_without_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What cannot be had says so and raises nothing: PyTorch without CUDA, no driver, a cuDNN that does not fit."""
     assert set(keys._accelerator_software()) == set(SOFTWARE)

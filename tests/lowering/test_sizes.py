@@ -7,7 +7,18 @@ import sympy
 from torch.utils._sympy.functions import FloorDiv
 
 from hub.toolkit.affine import Affine, composed, linear, variable
-from hub.toolkit.sizes import ceil_div, is_multiple, parts_shown, plus, product, python_text, strides_of, times
+from hub.toolkit.sizes import (
+    ceil_div,
+    floor_div,
+    is_multiple,
+    parts_shown,
+    plus,
+    printed,
+    product,
+    python_text,
+    strides_of,
+    times,
+)
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
 
@@ -29,6 +40,15 @@ def test_texts_compute_sizes() -> None:
     assert evaluated(ceil_div(times(S, T), 4), s=3, t=5) == 4
     assert evaluated(product((S, 2, T)), s=3, t=5) == 30
     assert evaluated(7) == 7
+
+
+@pytest.mark.parametrize(("size", "by"), [(7, 2), (-7, 2), (8, 2), (0, 3), (1, 5)])
+def test_quotients_are_rounded_down_and_up(size: int, by: int) -> None:
+    """Known at once, or at the call."""
+    for quotient, expected in ((floor_div, size // by), (ceil_div, -(-size // by))):
+        assert quotient(size, by) == expected
+        assert eval(printed(quotient(S, by)), {"s": size}) == expected
+        assert eval(printed(quotient(S, T)), {"s": size, "t": by}) == expected
 
 
 def test_unknown_symbols_are_named() -> None:

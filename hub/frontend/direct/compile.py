@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 import torch
-from torch._dynamo.eval_frame import OptimizedModule
 
 from hub.capture.call import OWN_SLOT, program_behind
 from hub.config.options import resolve
@@ -22,6 +21,7 @@ from hub.frontend.direct.program import Program
 from hub.frontend.direct.reads import IS_HEAP_TYPE
 from hub.frontend.freezing import Frozen
 from hub.process.environment import environment_now
+from hub.torch_private import OptimizedModule
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 _ONE_CALL = "for one call model(x) write example_inputs=[(x,)]"

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hub.errors import FreezeError
-from hub.frontend.compiled import Binding, is_autocast_on
+from hub.frontend.compiled import Binding
 from hub.frontend.direct.feeding import PLAIN, containers_in, fed, rebuilt
 from hub.frontend.direct.modes import Modes
 from hub.frontend.direct.recorder import Seen
 from hub.frontend.direct.watch import SAME, Watch, forms_of, have_no_attributes
+from hub.torch_private import is_any_autocast_enabled, pytree
 
 
 class Inputs:
@@ -140,7 +140,7 @@ class Entry:
         n_renewals = watch.n_renewals
         outputs = graph(*args)
         binding = graph.current()
-        if binding is not None and not is_autocast_on() and watch.compare() == SAME and binding.guard.holds(args):
+        if binding is not None and not is_any_autocast_enabled() and watch.compare() == SAME and binding.guard.holds(args):
             self._binding, self._is_bound_at = binding, n_renewals
         return outputs
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence, Set
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hub.errors import FreezeError
 from hub.frontend.compiled import CompiledGraph
+from hub.torch_private import pytree
 
 PLAIN = (int, float, bool, str, type(None))
 """Types, in addition to tensors, whose values can be compared and returned again."""

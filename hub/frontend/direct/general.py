@@ -15,13 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list  # pyright: ignore[reportPrivateUsage] - no public form
-from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper
-from torch._guards import Guard, GuardsSet, Source
-from torch.utils._ordered_set import OrderedSet
-
 from hub.frontend.direct.modes import Modes
 from hub.frontend.direct.watch import Watch
+from hub.torch_private import (
+    CheckFunctionManager,
+    DeletedGuardManagerWrapper,
+    Guard,
+    GuardsSet,
+    OrderedSet,
+    Source,
+    get_cache_entry_list,
+)
 
 
 @contextlib.contextmanager
@@ -93,7 +97,7 @@ class General:
 
 def generated(code: types.CodeType, compile_id: Any, names: dict[str, Any]) -> Callable[..., Any] | None:
     """Return the function that Dynamo made of `code` in one compilation; None if PyTorch has dropped it."""
-    for entry in _debug_get_cache_entry_list(code):
+    for entry in get_cache_entry_list(code):
         if entry.compile_id == compile_id:
             return types.FunctionType(entry.code, names, code.co_name)
     return None
@@ -101,7 +105,7 @@ def generated(code: types.CodeType, compile_id: Any, names: dict[str, Any]) -> C
 
 def is_known(code: types.CodeType, scope: Mapping[str, Any]) -> bool:
     """Return whether Dynamo has compiled `code` for such a call, given as its arguments by name."""
-    kept = (cast("Any", entry).guard_manager for entry in _debug_get_cache_entry_list(code))
+    kept = (cast("Any", entry).guard_manager for entry in get_cache_entry_list(code))
     return any(not isinstance(guards, DeletedGuardManagerWrapper) and guards.check(scope) for guards in kept)
 
 

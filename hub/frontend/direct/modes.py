@@ -6,24 +6,27 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch._C._dynamo.guards import GlobalStateGuard
-from torch._dynamo import eval_frame
-from torch.autograd import forward_ad
-from torch.utils import _device
 
 from hub.frontend.direct.reads import MISSING
 from hub.frontend.direct.watch import native
+from hub.torch_private import (
+    GlobalStateGuard,
+    device_context,
+    eval_frame,
+    forward_ad,
+    is_tracing,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+    peek_interpreter_stack,
+    top_saved_tensors_hooks,
+)
 
-_C = cast("Any", torch)._C
-_n_dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
-_function_transforms: Callable[[], Any] = _C._functorch.peek_interpreter_stack
-_is_traced: Callable[[], bool] = _C._is_tracing
 _PLAIN: tuple[tuple[Callable[..., Any], tuple[Any, ...], object], ...] = (
-    (_C._len_torch_function_stack, (), 0),
-    (_n_dispatch_modes, (), 0),
-    (_function_transforms, (), None),
-    (_C._autograd._top_saved_tensors_default_hooks, (True,), None),
-    (_is_traced, (), False),
+    (len_torch_function_stack, (), 0),
+    (len_torch_dispatch_stack, (), 0),
+    (peek_interpreter_stack, (), None),
+    (top_saved_tensors_hooks, (True,), None),
+    (is_tracing, (), False),
 )
 """Functions to call, with their arguments, and the results if nothing intercepts a call's operators. The results are
 singletons, so that they can be compared by identity."""
@@ -38,7 +41,7 @@ class Modes:
         rest = GlobalStateGuard().check  # gradients, autocast, threads, default dtype, determinism, precision
         is_inference = torch.is_inference_mode_enabled
         calls = (*_PLAIN, (rest, (), True), (is_inference, (), is_inference()))
-        names = ((_device, "CURRENT_DEVICE"), (forward_ad, "_current_level"), (eval_frame, "_stance"))
+        names = ((device_context, "CURRENT_DEVICE"), (forward_ad, "_current_level"), (eval_frame, "_stance"))
         keyed = tuple((vars(module), (name,), (getattr(module, name),)) for module, name in names)
         self.hold: Callable[[], bool] = native.Comparison((), keyed, (), (), (), (), (), calls, MISSING).holds
         """Return whether the calling thread has the same modes."""
@@ -49,7 +52,7 @@ def is_for_eager() -> bool:
 
     Under a transform such as `vmap`, Dynamo would give up on the code for good.
     """
-    return _n_dispatch_modes() > 0 or _function_transforms() is not None or _is_traced()
+    return len_torch_dispatch_stack() > 0 or peek_interpreter_stack() is not None or is_tracing()
 
 
 def are_plain() -> bool:

@@ -15,15 +15,12 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._C._dynamo.eval_frame import reset_code
-from torch.fx import _symbolic_trace
 
 from hub.capture.call import forget_compiled
 from hub.capture.frames import captured_for_hub
 from hub.config.options import check_backends, resolve
 from hub.discovery.registry import registry
 from hub.errors import FreezeError
-from hub.frontend.compiled import is_autocast_on
 from hub.frontend.direct.entry import Entry, Inputs
 from hub.frontend.direct.general import General, apart, generated, is_known
 from hub.frontend.direct.modes import Modes, are_plain, is_for_eager
@@ -34,6 +31,7 @@ from hub.frontend.dynamo import hub_backend
 from hub.process.environment import environment_now
 from hub.process.forks import freed_in_forks
 from hub.process.traffic import TRAFFIC
+from hub.torch_private import is_any_autocast_enabled, is_fx_symbolic_tracing, reset_code
 
 MAX_ENTRIES = 16
 """Maximum number of entries, one per form of call that skips Dynamo. The oldest is evicted first."""
@@ -164,7 +162,7 @@ class Program:
             self.compiled(self.function, args, kwargs)
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if torch.compiler.is_compiling() or is_for_eager() or _symbolic_trace.is_fx_symbolic_tracing():
+        if torch.compiler.is_compiling() or is_for_eager() or is_fx_symbolic_tracing():
             return self.function(*args, **kwargs)  # another compiler traces this call, and must see the model itself
         if not self._is_called and self._is_first_in_eager():
             return self.function(*args, **kwargs)
@@ -308,7 +306,7 @@ def _entered(model: Any) -> tuple[Any, ...]:
 
 def _only_capture(calls: list[Seen], captures: Captures) -> Capture | Unwatched:
     """Return the program that a call through Dynamo ran, or why calls like it have to go through Dynamo, too."""
-    if not calls and not torch.is_grad_enabled() and not is_autocast_on():
+    if not calls and not torch.is_grad_enabled() and not is_any_autocast_enabled():
         return Unwatched(
             "", "Python runs between its graphs (TORCH_LOGS=graph_breaks shows where), or an operator such as vmap"
         )

@@ -21,12 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from torch._dynamo import guards as dynamo_guards
-from torch._dynamo import source as sources
-from torch._dynamo.types import GuardFilterEntry
-from torch._guards import Guard, Source
 
 from hub.capture.call import OWN_SLOT
+from hub.torch_private import Guard, GuardFilterEntry, Source, get_closure_vars
+from hub.torch_private import dynamo_sources as sources
 
 MISSING = object()
 """Placeholder for the value of a key that a dict does not have."""
@@ -339,16 +337,11 @@ def _value(source: Source, holder: Any, scope: Mapping[str, Any]) -> Any:
     if getattr(source, "name", "") and type(source).__name__.endswith("NNModuleSource"):
         return holder
     try:
-        return eval(source.name, {**_helpers(), **scope})
+        return eval(source.name, {**get_closure_vars(), **scope})
     except (AttributeError, KeyError, IndexError):
         raise
     except Exception as error:  # an expression of Dynamo's may raise anything once the model has changed
         raise KeyError(source.name) from error
-
-
-def _helpers() -> Mapping[str, Any]:
-    """Return the names that Dynamo's expressions use."""
-    return dynamo_guards._get_closure_vars()  # pyright: ignore[reportPrivateUsage] - the names of sources refer to these
 
 
 def _note_all(value: Any, reads: Reads, *, is_deep: bool) -> str:

@@ -13,13 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._dynamo.types import GuardFilterEntry
-from torch._guards import CompileContext, Source
-
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.general import Check, checked
 from hub.frontend.direct.reads import Needs, Step, needs_of, root_of
+from hub.torch_private import CompileContext, GuardFilterEntry, InstructionTranslator, Source
 
 HOOKS_ON_ALL = frozenset({
     "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
 
 from hub.frontend.direct.reads import MISSING, Reads
+from hub.torch_private import TensorGuards, tensor_handles
 
 if TYPE_CHECKING:
     from hub.frontend.direct.native import Comparison, Stamps
@@ -107,7 +107,7 @@ have_no_attributes: Callable[[tuple[Any, ...]], bool] = native.have_no_attribute
 
 
 def _stamps(tensors: tuple[torch.Tensor, ...]) -> Stamps:
-    handles: Sequence[Any] = cast("Any", torch)._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
+    handles = tensor_handles(list(tensors))
     return native.Stamps(tensors, tuple(handles), _INTERFACE)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hub.plugin.graph import Cluster
 from hub.testing.conformance.draw import Drawing, Inputs
@@ -22,6 +21,7 @@ from hub.testing.operators import (
     read_outputs,
     references,
 )
+from hub.torch_private import pytree
 
 SPREAD: Mapping[str, str] = {
     "arithmetic": "add.Tensor sub.Tensor mul.Tensor div.Tensor pow.Tensor_Scalar addcmul.default lerp.Scalar",

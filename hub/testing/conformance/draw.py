@@ -8,14 +8,12 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.node import map_arg
 
 from hub.plugin.graph import Cluster, is_view, spec_of
 from hub.testing.operators import overload_of
+from hub.torch_private import ConstantSource, FakeTensorMode, enable_python_dispatcher
 
 Inputs = tuple[Any, ...]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from hub.plugin.graph import Cluster
 from hub.testing.conformance.draw import Drawing, Inputs
 from hub.testing.operators import SAMPLES, case_cluster
+from hub.torch_private import pytree
 
 BATCH = 5
 """Free size of every program; different from all its other sizes, so that only this one becomes symbolic."""

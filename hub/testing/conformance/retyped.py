@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hub.testing.operators import SAMPLES, Made, Sample
+from hub.torch_private import pytree
 
 Role = Literal["values", "indices", "result"]
 ROLES: tuple[Role, ...] = ("values", "indices", "result")

@@ -8,16 +8,12 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.node import map_arg
-from torch.utils import _pytree as pytree
 
 from hub.plugin.graph import Cluster, spec_of
 from hub.testing.operators.sample import Sample
+from hub.torch_private import ConstantSource, FakeTensorMode, OpOverload, enable_python_dispatcher, pytree
 
 Inputs = tuple[Any, ...]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hub.testing.operators.case import overload_of, read_outputs
 from hub.testing.operators.sample import Sample
+from hub.torch_private import pytree
 
 EAGER_FACTOR = 4.0
 """Allowed error as a multiple of eager's own largest error: backends sum in another order."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hub.plugin.table import elements
+from hub.torch_private import pytree
 
 Fill = Literal["normal", "positive", "unit", "integers", "booleans", "distinct", "blocks", "values"]
 Layout = Literal["contiguous", "transposed", "strided", "expanded", "channels_last"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
-from torch._prims_common import elementwise_dtypes  # pyright: ignore[reportUnknownVariableType]
 
 from hub.plugin.table import argument, declared_arguments, value_of
 from hub.toolkit.builders import cast, fill
 from hub.toolkit.sizes import Size, size_of
 from hub.toolkit.tensors import Number, Tensor
+from hub.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from hub.torch_private import elementwise_dtypes
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "f64",
