@@ -62,14 +62,19 @@ class HubError(Exception):
         return self.GENERAL_HINT if self._hint is None else self._hint
 
     @property
-    def summary(self) -> str:
-        """Return the message and where it happened: "compile() failed [backend 'tvm', cluster 'c0']"."""
+    def place(self) -> str:
+        """Return where it happened, "[backend 'tvm', cluster 'c0']"; "" if nothing is known."""
         where = [
             f"{kind} {value!r}"
             for kind, value in (("backend", self.backend), ("cluster", self.cluster), ("node", self.node))
             if value is not None
         ]
-        return self.message if not where else f"{self.message} [{', '.join(where)}]"
+        return f"[{', '.join(where)}]" if where else ""
+
+    @property
+    def summary(self) -> str:
+        """Return the message and where it happened: "compile() failed [backend 'tvm', cluster 'c0']"."""
+        return f"{self.message} {self.place}".rstrip()
 
     def __str__(self) -> str:
         return self.summary if self._hint is None else f"{self.summary}\n  hint: {self._hint}"

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hub.plugin import RunError
+from hub.plugin import OptionError, RunError
 
 VARIABLE = "DISC_GUARD_MEMORY"
 END, START = "end", "start"
@@ -113,10 +113,10 @@ class Guard:
 
 
 def guard() -> Guard | None:
-    """Return the guard that the variable asks for; None if it is unset."""
+    """Return the guard that the variable asks for; None if it is unset. Raise OptionError for another value."""
     side = os.environ.get(VARIABLE, "")
     if side and side not in (END, START):
-        raise ValueError(f"{VARIABLE} is {side!r}; {END} or {START} expected")
+        raise OptionError(f"{VARIABLE} is {side!r}", backend="disc", hint=f"set it to {END} or {START}, or unset it")
     return Guard(side) if side else None
 
 

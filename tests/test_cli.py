@@ -118,6 +118,8 @@ def test_a_traceback_is_shown_on_request() -> None:
         (("--force", "aten.softmax"), "option 'force' (from the command line) must be a mapping"),
         (("--tune", "hard"), "option 'tune' (from the command line) must be one of"),
         (("--backends", "a", "--exclude", "a"), "contradict each other"),
+        (("--backends", "inducto"), "(from the command line): no backend is named 'inducto'; did you mean 'inductor'?"),
+        (("--set", "disc.alow=x"), "unknown option 'disc.alow' (from the command line); did you mean 'allow'?"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_runs(flags: tuple[str, ...], message: str) -> None:
@@ -137,9 +139,9 @@ ENDINGS: Mapping[str, tuple[BaseException, int, str]] = {
     ),
     "no hint of its own": (CacheError("it failed"), 1, f"error: it failed\nhint: {CacheError.GENERAL_HINT}\n"),
     "a compiler's log": (
-        CompileError("first\nsecond", hint="h"),
+        CompileError("first\nsecond", backend="b", hint="h"),
         1,
-        "error: first ... (--verbose shows the rest)\nhint: h\n",
+        "error: first ... (--verbose shows the rest) [backend 'b']\nhint: h\n",
     ),
     "a full disk": (
         OSError(28, "No space left on device", "/x/y"),

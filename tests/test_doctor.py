@@ -79,7 +79,7 @@ def test_one_screen_says_it_all() -> None:
     assert lines[0].startswith("hub       ")
     assert "peaks     80 Gflop/s in float32 products, 20.0 GB/s in copies" in lines
     assert "boundary  977 us for a layout change of 1 MiB, 977 us to float16 and back" in lines
-    assert "toy       5.00 us           -       +100 us" in lines
+    assert "toy       5.00 us            -        +100 us" in lines
     assert "note: slow was left out: no answer within 90 s" in lines
     assert len(lines) < 24
     assert max(map(len, lines)) < 160

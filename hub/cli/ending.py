@@ -35,7 +35,7 @@ def ending(*, is_verbose: bool) -> Generator[None]:
 
     A closed standard output (`| head`) is left to typer, which ends the process without a message.
     """
-    with _plain_warnings():
+    with _plain_warnings(is_verbose=is_verbose):
         try:
             yield
         except KeyboardInterrupt:
@@ -51,11 +51,9 @@ def ended(error: Exception, *, is_verbose: bool = False) -> typer.Exit:
     """Print what happened, where, and what to do. Return the exception that ends the process with the right status."""
     if is_verbose:
         typer.echo("".join(traceback.format_exception(error)), err=True)
-    message, hint = _facts(error)
-    first, *others = message.splitlines() or [type(error).__name__]
-    is_cut = not is_verbose and (bool(others) or len(first) > MAX_LINE)
-    text = first[:MAX_LINE] if is_cut else message
-    _say("error", f"{text}{' ... (--verbose shows the rest)' if is_cut else ''}", typer.colors.RED)
+    message, place, hint = _facts(error)
+    text = message if is_verbose else _line(message)
+    _say("error", f"{text} {place}".rstrip(), typer.colors.RED)
     typer.echo(f"hint: {hint}", err=True)
     return typer.Exit(WRONG_USE if isinstance(error, OptionError) else FAILED)
 
@@ -66,23 +64,30 @@ def _say(kind: str, text: str, colour: str) -> None:
     typer.echo(f"{label} {text}", err=True)  # it strips colours if standard error is no terminal
 
 
-def _facts(error: Exception) -> tuple[str, str]:
-    """Return the message and the hint."""
+def _line(text: str) -> str:
+    """Return the first line of a text, shortened if it is very long; a remark says so."""
+    first = text.partition("\n")[0][:MAX_LINE]
+    return text if first == text else f"{first} ... (--verbose shows the rest)"
+
+
+def _facts(error: Exception) -> tuple[str, str, str]:
+    """Return the message, the place and the hint."""
     if isinstance(error, HubError):
-        return error.summary, error.hint
+        return error.message, error.place, error.hint
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}", _PATH
-    return f"{type(error).__name__}: {error}", _REPORT
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}", "", _PATH
+    return f"{type(error).__name__}: {error}", "", _REPORT
 
 
 @contextlib.contextmanager
-def _plain_warnings() -> Generator[None]:
-    """Show warnings of the hub as a line, without the line of code that other warnings have."""
+def _plain_warnings(*, is_verbose: bool) -> Generator[None]:
+    """Show warnings of the hub as a line and a hint, without the line of code that other warnings have."""
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, HubWarning):
-            text = str(message).replace("\n  hint: ", "\nhint: ")
-            _say("warning", text, typer.colors.YELLOW)
+            text, mark, hint = str(message).partition("\n  hint: ")
+            shown = text if is_verbose else _line(text)
+            _say("warning", f"{shown}\nhint: {hint}" if mark else shown, typer.colors.YELLOW)
         else:
             usual(message, category, *place, **more)
 

@@ -64,6 +64,8 @@ _OPTIONS: Mapping[str, Any] = {
 }
 """Flag of each setting. Values stay text, so that a wrong one gives the same message as in an environment variable."""
 
+_OF_BACKENDS = frozenset({"backends", "exclude", "force"})
+"""Options whose values name backends."""
 _VERBOSE = Annotated[bool, typer.Option("-v", "--verbose", help="Show whole messages, and the traceback of an error.")]
 
 
@@ -91,7 +93,7 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings given as flags, parsed, and checked together with the other sources. Raise OptionError."""
     import os  # late: `--help` does not need it
 
-    from hub.config.options import parse_text, resolve
+    from hub.config.options import check_backends, parse_text, resolve
     from hub.plan_file import read_plans
 
     texts = {key: ",".join(value) if key == "force" else value for key, value in flags.items() if value not in (None, [])}
@@ -101,6 +103,11 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     }
     given |= own
     chosen = resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
+    if own or not given.keys().isdisjoint(_OF_BACKENDS):
+        from hub.discovery.registry import registry
+
+        # Later checks would find the same mistakes, but after a model is built, and would not name the command line.
+        check_backends(chosen, registry().configured(chosen).entries)
     if "plan" in given and chosen.plan is not None:
         read_plans(chosen.plan)  # reports a mistake in the file before a model is built
     return given

@@ -12,7 +12,8 @@ import textwrap
 import pytest
 import torch
 
-from plugin_disc.guarded import END, PAGE, START, VARIABLE, Guard
+from hub.errors import OptionError
+from plugin_disc.guarded import END, PAGE, START, VARIABLE, Guard, guard
 
 _PROGRAM = """
 import torch
@@ -89,3 +90,10 @@ def test_tensors_border_a_page(side: str) -> None:
     assert border % PAGE == 0
     assert guard.placed(torch.ones(3, 1).expand(3, 4)).stride() == (1, 0)
     assert guard.fresh((5,), (1,), torch.float32).isnan().all()
+
+
+def test_another_value_of_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the two that there are."""
+    monkeypatch.setenv(VARIABLE, "middle")
+    with pytest.raises(OptionError, match=f"{VARIABLE} is 'middle'(.|\n)*set it to {END} or {START}"):
+        guard()
