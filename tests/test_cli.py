@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hub.cli.app import app
 from hub.cli.flags import command
-from hub.config.settings import KEYS
+from hub.config.forms import OPTIONS
 from hub.errors import HubError
 from hub.plan import Plan
 from hub.plugin.entry import installed_version
@@ -77,8 +77,8 @@ def test_every_command_is_documented() -> None:
 
 
 def test_every_option_has_a_flag_that_is_documented() -> None:
-    """Each setting is a flag of the commands that plan, and stands in their help and in the reference."""
-    flags = {key: "--budget" if key == "budget_s" else f"--{key.replace('_', '-')}" for key in KEYS}
+    """Each option of a model is a flag of the commands that plan, and stands in their help and in the reference."""
+    flags = {key: "--budget" if key == "budget_s" else f"--{key.replace('_', '-')}" for key in OPTIONS}
     text = output_of("explain", "--help")
     for flag in flags.values():
         assert flag in text

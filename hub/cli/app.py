@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hub.cli.flags import Batch, Json, ModelName, Output, command, given_options, with_options
+from hub.cli.flags import Batch, CacheDir, Json, ModelName, Output, command, given_options, settings_now, with_options
 from hub.cli.plugins import WithPlugins
 
 app = typer.Typer(
@@ -50,8 +50,6 @@ cache = typer.Typer(
 )
 app.add_typer(cache, name="cache")
 
-CacheDir = Annotated[str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Another cache folder.")]
-
 
 @cache.command("ls")
 @command
@@ -59,7 +57,7 @@ def list_cache(*, json: Json = False, cache_dir: CacheDir = None) -> None:
     """List cache entries, least recently used first, and recorded failures."""
     from hub.cli.cache import print_kept
 
-    print_kept(given_options({"cache_dir": cache_dir}), as_json=json)
+    print_kept(settings_now(cache_dir=cache_dir).cache, as_json=json)
 
 
 @cache.command("verify")
@@ -73,7 +71,7 @@ def verify_cache(
     """Read every byte of the cache and report corrupt entries (exit 1 if any remain)."""
     from hub.cli.cache import print_broken
 
-    print_broken(given_options({"cache_dir": cache_dir}), as_json=json, repair=repair)
+    print_broken(settings_now(cache_dir=cache_dir).cache, as_json=json, repair=repair)
 
 
 @cache.command("prune")
@@ -87,7 +85,7 @@ def prune_cache(
     """Remove the least recently used entries, and files left behind by killed processes."""
     from hub.cli.cache import print_pruned
 
-    print_pruned(given_options({"cache_dir": cache_dir, "cache_gb": cache_gb}), as_json=json)
+    print_pruned(settings_now(cache_dir=cache_dir, cache_gb=cache_gb).cache, as_json=json)
 
 
 @cache.command("clear")
@@ -102,7 +100,7 @@ def clear_cache(
     """Remove all executables, plans, measurements and recorded failures; keep tuned kernels unless --tuning is given."""
     from hub.cli.cache import clear_and_print
 
-    clear_and_print(given_options({"cache_dir": cache_dir}), as_json=json, is_sure=yes, with_tuning=tuning)
+    clear_and_print(settings_now(cache_dir=cache_dir).cache, as_json=json, is_sure=yes, with_tuning=tuning)
 
 
 @cache.command("forget")
@@ -118,7 +116,7 @@ def forget_failures(
     """Forget recorded failures, so that what failed is tried again."""
     from hub.cli.cache import forget_and_print
 
-    forget_and_print(backend, given_options({"cache_dir": cache_dir}), as_json=json)
+    forget_and_print(backend, settings_now(cache_dir=cache_dir).cache, as_json=json)
 
 
 @app.command("list-backends")
@@ -163,14 +161,13 @@ def doctor(
     json: Json = False,
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure the machine, or only look.")] = True,
     threads: Annotated[str | None, typer.Option("--threads", metavar="N", help="Threads one call may use.")] = None,
-    cache_dir: Annotated[
-        str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Where measurements and executables are kept.")
-    ] = None,
+    cache_dir: CacheDir = None,
 ) -> None:
     """Check the installation, and measure the performance of this machine once."""
     from hub.cli.doctor import print_health
 
-    print_health(given_options({"threads": threads, "cache_dir": cache_dir}), as_json=json, measure=measure)
+    options = settings_now(given_options({"threads": threads}), cache_dir=cache_dir)
+    print_health(options, as_json=json, measure=measure)
 
 
 @app.command()

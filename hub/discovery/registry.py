@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 from packaging.requirements import Requirement
 
-from hub.config.settings import Setting, from_environment, is_variable, of_backend
+from hub.config.settings import Setting, from_environment, is_variable, of_backend, why_not_named
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.trial import Trials, registered, try_imports
 from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
@@ -66,7 +66,7 @@ class Registry:
         """
         wanted = {name: given for name in options.own if name in self.entries and (given := options.own_of(name))}
         entries = [_configured(entry, wanted[name]) if name in wanted else entry for name, entry in self.entries.items()]
-        found = Registry(self.manager, (_kept_in(entry, options.cache_root) for entry in entries), self.notes)
+        found = Registry(self.manager, (_kept_in(entry, options.cache.root) for entry in entries), self.notes)
         found._loaded, found._lock = self._loaded, self._lock
         return found
 
@@ -151,13 +151,19 @@ def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault
             manager.check_pending()
             infos = registered(module) if hasattr(module, "hub_backends") else ()
             entries = [Entry(_checked(info), package, version, _status(info)) for info in infos]
-            entries = [_under_variables(entry) for entry in entries]
+            entries = [_under_variables(_well_named(entry)) for entry in entries]
         note = told_changes(changed, HERE, "importing it")
         return tuple(replace(entry, note=note) for entry in entries)
     except BaseException as error:
         if not is_plugins(error):
             raise
         return (_broken(point.name, package, version, _fault_of(error)),)
+
+
+def _well_named(entry: Entry) -> Entry:
+    """Return an entry; without settings and refused if its name is one that the hub's own settings have."""
+    reason = why_not_named(entry.name)
+    return replace(entry, info=replace(entry.info, settings=""), status=refused(reason)) if reason else entry
 
 
 def _under_variables(entry: Entry) -> Entry:
