@@ -22,7 +22,7 @@ from hub.errors import PlanError
 from hub.plan import FORMAT, Bid, Contender, DecidedBy, Event, EventKind, Plan, PlannedCluster, Price, Search, Stage
 
 _KEYS = ("format", "plans", "digests")
-_AGAIN = "write it again with `hub plan MODEL -o FILE`"
+_AGAIN = "write it again with `hub explain MODEL -o FILE`"
 EDITED = Event(
     kind=EventKind.NOTE, stage=Stage.LOAD, message="edited by hand: the times and reasons of the plan before are left out"
 )
@@ -42,7 +42,7 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise PlanError(
-            f"the plan file {path} cannot be read: {reason}", hint="write one with `hub plan MODEL -o FILE`"
+            f"the plan file {path} cannot be read: {reason}", hint="write one with `hub explain MODEL -o FILE`"
         ) from (error)
     except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, or endless nesting of brackets
         raise PlanError(f"{path} is no plan file: not JSON: {error}", hint=_AGAIN) from error

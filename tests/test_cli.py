@@ -158,9 +158,9 @@ def test_backends_are_listed_as_text_and_as_json() -> None:
 
 
 def test_explain_prints_plans_without_running() -> None:
-    """JSON plans read back to equal plans."""
+    """JSON is a plan file."""
     text = output_of("explain", "tiny.py:tiny", "--json", *EAGER_ONLY)
-    plans = [Plan.model_validate(plan) for plan in json.loads(text)]
+    plans = [Plan.model_validate(plan) for plan in json.loads(text)["plans"]]
     assert [plan.threads for plan in plans] == [1]
     assert "plan of" in output_of("explain", "tiny.py:tiny", *EAGER_ONLY)
 
@@ -207,7 +207,7 @@ def lstm(): return torch.nn.LSTM(4, 4), (torch.ones(3, 2, 4),)
         (("explain", "nothing.py:same"), "it has no tensor operators"),
         (("explain", "nothing.py:disabled"), "torch.compiler.disable keeps PyTorch from capturing it (it draws pictures)"),
         (("explain", "nothing.py:values"), "nothing.py:7 in forward"),
-        (("plan", "nothing.py:values", "-o", "plan.json"), "nothing.py:7 in forward"),
+        (("explain", "nothing.py:values", "-o", "plan.json"), "nothing.py:7 in forward"),
         (("run", "nothing.py:values"), "nothing.py:7 in forward"),
         (("tune", "nothing.py:disabled"), "it draws pictures"),
     ],

@@ -43,6 +43,8 @@ def hub(
     """Handle the options that precede a command."""
 
 
+PlanFile = Annotated[str, typer.Argument(metavar="FILE", help="A plan file.")]
+
 cache = typer.Typer(
     help="See, check and clean the folder of saved executables, plans and measurements.",
     no_args_is_help=True,
@@ -119,6 +121,32 @@ def forget_failures(
     forget_and_print(backend, settings_now(cache_dir=cache_dir).cache, as_json=json)
 
 
+plan = typer.Typer(
+    help="Show and compare plan files, which `hub explain -o` and `hub tune -o` write.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(plan, name="plan")
+
+
+@plan.command("show")
+@command
+def show_plan(*, file: PlanFile, json: Json = False) -> None:
+    """Print the plans of a file."""
+    from hub.cli.plan import print_plan_file
+
+    print_plan_file(file, as_json=json)
+
+
+@plan.command("diff")
+@command
+def diff_plans(*, old: PlanFile, new: PlanFile, json: Json = False) -> None:
+    """Print what differs between two files (exit 1 if anything does)."""
+    from hub.cli.plan import print_diff
+
+    print_diff(old, new, as_json=json)
+
+
 @app.command("list-backends")
 @command
 def list_backends(
@@ -173,12 +201,14 @@ def doctor(
 @app.command()
 @command
 @with_options
-def explain(*, model: ModelName, batch: Batch = None, json: Json = False, given: dict[str, object]) -> None:
-    """Plan a model without running it, and explain the plan."""
+def explain(
+    *, model: ModelName, output: Output = None, batch: Batch = None, json: Json = False, given: dict[str, object]
+) -> None:
+    """Plan a model without compiling or timing anything, and explain the plan."""
     _check_name(model)
     from hub.cli.plans import print_explanation
 
-    print_explanation(model, batch, given, as_json=json)
+    print_explanation(model, batch, given, output, as_json=json)
 
 
 @app.command()
@@ -190,29 +220,6 @@ def run(*, model: ModelName, batch: Batch = None, json: Json = False, given: dic
     from hub.cli.plans import print_run
 
     print_run(model, batch, given, as_json=json)
-
-
-@app.command()
-@command
-@with_options
-def plan(
-    *,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL | diff A.json B.json", help="A model, or two plan files.")
-    ] = None,
-    show: Annotated[str | None, typer.Option("--show", metavar="FILE", help="Print this plan file.")] = None,
-    output: Output = None,
-    batch: Batch = None,
-    json: Json = False,
-    given: dict[str, object],
-) -> None:
-    """Write a plan file without compiling, show one, or compare two.
-
-    hub plan MODEL -o plan.json, hub plan --show plan.json, hub plan diff a.json b.json (exit 1 if they differ)
-    """
-    from hub.cli.plan import do_plan
-
-    do_plan(words or (), show, output, batch, given, as_json=json)
 
 
 @app.command()
