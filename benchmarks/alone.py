@@ -59,8 +59,8 @@ def timed(model: str, contenders: Sequence[str], rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hub-alone-") as folder:
         into = Path(folder) / "found.json"
         command = ["bench", model, "--against", ",".join(contenders), "--tune", "off", "--rounds", str(rounds)]
-        command += ["--json", str(into), "--cache-dir", folder]
-        run_hub(*command)
+        command += ["--json", str(into)]
+        run_hub(*command, cache=folder)
         return {each["name"]: _facts(each) for each in json.loads(into.read_text())["results"]}
 
 

@@ -11,13 +11,14 @@ from typing import Any
 
 
 def answer_of(module: str, model: str, way: str) -> dict[str, Any]:
-    """Return the last JSON that `python -m MODULE --one MODEL WAY FOLDER` prints; {"failed": why} if it fails.
+    """Return the last JSON that `python -m MODULE --one MODEL WAY` prints; {"failed": why} if it fails.
 
-    The folder, for the hub's cache, is empty at first and deleted after the process.
+    Its caches are empty at first, and deleted after the process.
     """
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", module, "--one", model, way, folder]
+        caches = {"HUB_CACHE_DIR": f"{folder}/hub", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
+        environment = {**os.environ, **caches, "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-m", module, "--one", model, way]
         done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     if done.returncode:
         return {"failed": (done.stderr.splitlines() or ["no output"])[-1]}

@@ -35,13 +35,13 @@ MAX_ROUNDS = 12
 """Largest number of calls of `generate` until a contender compiles nothing more."""
 
 
-def measured(name: str, way: str, cache: str) -> dict[str, Any]:
+def measured(name: str, way: str) -> dict[str, Any]:
     """Return the figures of one contender in this process."""
     plain = built(name)
     expected = _tokens(plain, name)
     model: Any = built(name)
     if way == "hub":
-        model = hub.compile(model, options={"cache_dir": cache})
+        model = hub.compile(model)
     elif way == "inductor":
         model.forward = torch.compile(model.forward, dynamic=True)  # pyright: ignore[reportUnknownMemberType] - torch's
     calls: list[float] = []
@@ -106,7 +106,7 @@ def main() -> None:
     """Run all contenders, print a table and write the results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--one", nargs=3)
+    parser.add_argument("--one", nargs=2)
     given = parser.parse_args()
     if given.one:
         print(json.dumps(measured(*given.one)))

@@ -76,9 +76,10 @@ def built(module: Any, inputs: tuple[Any, ...], way: Way, folder: str) -> tuple[
     """Return a call of the frozen model, compiled in one variant, and the seconds until it runs."""
     torch.compiler.reset()
     options: dict[str, Any] = {"tune": "off", "backends": ("inductor",), "start": "wait"}
-    options |= {"background": False, "isolate": False, "cache_dir": f"{folder}/hub"}
+    options |= {"background": False, "isolate": False}
+    caches = {"HUB_CACHE_DIR": f"{folder}/hub", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
     start = time.perf_counter()
-    with way(), mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}):
+    with way(), mock.patch.dict(os.environ, caches):
         compiled = torch.compile(module, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
         frozen = hub.freeze(compiled, *inputs)
     return lambda: frozen(*inputs), time.perf_counter() - start

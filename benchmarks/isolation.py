@@ -30,10 +30,10 @@ RESULTS = Path(__file__).parent / "results" / "isolation.json"
 WAYS = {"isolated": True, "in place": False}
 
 
-def first_result(name: str, batch: int, way: str, tune: str, cache: Path) -> dict[str, float]:
+def first_result(name: str, batch: int, way: str, tune: str) -> dict[str, float]:
     """Return the seconds from the loaded model to its first result, and those of the comparison with eager."""
     model = load_model(name, batch=batch)
-    options: dict[str, Any] = {"tune": tune, "start": "wait", "isolate": WAYS[way], "cache_dir": str(cache)}
+    options: dict[str, Any] = {"tune": tune, "start": "wait", "isolate": WAYS[way]}
     start = time.perf_counter()
     with torch.no_grad():
         compiled: Any = torch.compile(model.module, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
@@ -45,8 +45,9 @@ def first_result(name: str, batch: int, way: str, tune: str, cache: Path) -> dic
 def in_new_process(model: str, way: str, tune: str) -> dict[str, float]:
     """Run `first_result` in a fresh process with an empty cache."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", "benchmarks.isolation", "--one", model, way, tune, folder]
+        caches = {"HUB_CACHE_DIR": f"{folder}/hub", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
+        environment = {**os.environ, **caches, "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-m", "benchmarks.isolation", "--one", model, way, tune]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -69,11 +70,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--tune", choices=("off", "fast"), default="fast")
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        (name, batch), (way, tune, cache) = given.one[0].split(":"), given.one[1:]
-        print(json.dumps(first_result(name, int(batch), way, tune, Path(cache))))
+        (name, batch), (way, tune) = given.one[0].split(":"), given.one[1:]
+        print(json.dumps(first_result(name, int(batch), way, tune)))
         return
     found: dict[str, Any] = {}
     print(f"{'':16}{'isolated':>10}{'in place':>10}{'ratio':>8}{'verifying':>11}")

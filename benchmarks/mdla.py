@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -72,7 +73,6 @@ def agreement(name: str, kinds: Sequence[str], folder: Path) -> dict[str, float]
         torch.compiler.reset()
         own = {"simulator": True, "format": kind, "calibration": str(samples), "saturate": kind != "auto"}
         options: dict[str, Any] = {"backends": ["mdla"], "accuracy": 1.0, "tune": "off", "start": "wait", "mdla": own}
-        options["cache_dir"] = str(folder / "cache")
         compiled: Any = torch.compile(net, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
         with torch.no_grad():
             got = compiled(x).argmax(1)
@@ -107,6 +107,7 @@ def main() -> None:
         print(f"the SDK's convolution, {kind}: " + ", ".join(f"{what} {value:.4f} %" for what, value in row.items()))
     nets: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["HUB_CACHE_DIR"] = f"{folder}/cache"
         for name in given.nets.split(","):
             nets[name] = agreement(name, kinds, Path(folder))
             print(f"{name}: " + ", ".join(f"{kind} {share:.1%}" for kind, share in nets[name].items()), flush=True)

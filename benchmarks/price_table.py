@@ -66,7 +66,7 @@ def main() -> None:
     dynamo_config.allow_rnn = True
     written: dict[str, Any] = json.loads(given.output.read_text()) if given.output.exists() else {"clusters": []}
     with tempfile.TemporaryDirectory() as folder:
-        options = resolve({"cache_dir": folder, "tune": "fast", "compile_limit_s": 90.0}, {}, Path.cwd())
+        options = resolve({"tune": "fast"}, {"HUB_CACHE_DIR": folder, "HUB_WORKERS_COMPILE_LIMIT_S": "90"}, Path.cwd())
         written.setdefault("starts_s", starts(options))
         for name in given.models.split(","):
             if any(cluster["model"] == name for cluster in written["clusters"]):
@@ -96,7 +96,7 @@ def starts(options: Options) -> dict[str, float]:
     nodes = tuple(node.name for node in captured.graph.nodes)
     seconds: dict[str, float] = {}
     for backend in found.available():
-        with Session(sample, 1, limits_of(options), options=options) as session:
+        with Session(sample, 1, limits_of(options.workers), options=options) as session:
             start = time.perf_counter()
             session.answers(backend, options)
             first = _compile_once(session, "first", captured.graph, Group(backend, nodes)) - start
@@ -135,7 +135,7 @@ def measured(name: str, options: Options, folder: Path, table: dict[str, Any]) -
         "machine": this_machine().model_dump(mode="json"),
         "command": "python -m benchmarks.price_table",
     }
-    with Session(sample, threads, limits_of(options), options=options) as session:
+    with Session(sample, threads, limits_of(options.workers), options=options) as session:
         context = PlanningContext(
             sample, options, threads, found, folder / "artifacts", store, SilentProgress(), session, session
         )

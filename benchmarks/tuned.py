@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +63,19 @@ def main() -> None:
 def tuned(model: str, budget: str, kept: Path | None) -> dict[str, Any]:
     """Return seconds of a call before and after a search, by contender, and the search's output."""
     with tempfile.TemporaryDirectory(prefix="hub-tuned-") as folder:
-        cache = ["--cache-dir", str(kept or folder)]
+        cache = str(kept or folder)
         alone = _alone(model)
         before = _timed(model, cache, Path(folder) / "before.json")
-        said = run_hub("tune", model, "--backends", "tvm", "--budget", budget, *cache)
+        said = run_hub("tune", model, "--backends", "tvm", "--budget", budget, cache=cache)
         after = _timed(model, cache, Path(folder) / "after.json")
     found = [line.split(maxsplit=1)[1] for line in said.splitlines() if line.startswith("searched")]
     return {"alone_s": alone, "before_s": before, "after_s": after, "search": found}
 
 
-def _timed(model: str, cache: Sequence[str], into: Path) -> dict[str, float]:
-    run_hub("bench", model, "--against", ",".join(AGAINST), "--tune", "off", "--rounds", "5", "--json", str(into), *cache)
+def _timed(model: str, cache: str, into: Path) -> dict[str, float]:
+    run_hub(
+        "bench", model, "--against", ",".join(AGAINST), "--tune", "off", "--rounds", "5", "--json", str(into), cache=cache
+    )
     results = json.loads(into.read_text())["results"]
     return {one["name"]: one["call_s"]["median"] for one in results if one["call_s"] is not None}
 
@@ -87,11 +89,12 @@ def _alone(model: str) -> float:
     return json.loads(said.stdout.splitlines()[-1])["call_s"]
 
 
-def run_hub(*arguments: str) -> str:
-    """Run the hub's command line, and return its output. Raise CalledProcessError if it fails."""
+def run_hub(*arguments: str, cache: str) -> str:
+    """Run the hub's command line with a cache folder, and return its output. Raise CalledProcessError if it fails."""
     print("$ hub", shlex.join(arguments), file=sys.stderr, flush=True)
     command = [sys.executable, "-c", "from hub.cli import main; main()", *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    environment = {**os.environ, "HUB_CACHE_DIR": cache}
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
 
 
 def row_of(name: str, found: Mapping[str, Any]) -> str:

@@ -133,13 +133,13 @@ class BenchmarkError(HubError):
 class PlanError(HubError):
     """A plan does not fit its graph, or no plan covers it."""
 
-    GENERAL_HINT = "write a new plan with `hub plan MODEL -o FILE`, or leave `plan` out so that the hub plans"
+    GENERAL_HINT = "write a new plan with `hub explain MODEL -o FILE`, or leave `plan` out so that the hub plans"
 
 
 class CacheError(HubError):
     """A cache folder or entry cannot be used."""
 
-    GENERAL_HINT = "set cache_dir to a folder that you own, for example with HUB_CACHE_DIR"
+    GENERAL_HINT = "set HUB_CACHE_DIR to a folder that you own, or `dir` in [cache] of hub.toml"
 
 
 class OptionError(HubError):
@@ -192,19 +192,19 @@ class CompileError(PluginError):
 class WorkerDied(CompileError):  # noqa: N818 - what happened
     """A worker process ended before it answered."""
 
-    GENERAL_HINT = "leave the backend out with `exclude`; if memory was short, lower compile_workers"
+    GENERAL_HINT = "leave the backend out with `exclude`; if memory was short, set HUB_WORKERS_COUNT=1"
 
 
 class WorkerGone(CompileError):  # noqa: N818 - what happened
     """A worker process had ended before it got the request, so the request is not the cause."""
 
-    GENERAL_HINT = "try again; if memory was short, lower compile_workers"
+    GENERAL_HINT = "try again; if memory was short, set HUB_WORKERS_COUNT=1"
 
 
 class LimitExceeded(CompileError):  # noqa: N818 - what happened, as in Python's own TimeoutExpired
     """Compiling took more time, memory or output than the options allow. It is retried under other limits."""
 
-    GENERAL_HINT = "raise compile_limit_s, memory_limit_gb or output_limit_mb"
+    GENERAL_HINT = "raise compile_limit_s, memory_limit_gb or output_limit_mb in [workers] of hub.toml"
 
 
 class ConstantsRefused(CompileError):  # noqa: N818 - a refusal, and not a fault of the backend

@@ -23,7 +23,7 @@ from hub.plan import FORMAT, Bid, Contender, DecidedBy, Event, EventKind, Plan, 
 from hub.report.output import check_output
 
 _KEYS = ("format", "plans", "digests")
-_AGAIN = "write it again with `hub plan MODEL -o FILE`"
+_AGAIN = "write it again with `hub explain MODEL -o FILE`"
 EDITED = Event(kind=EventKind.NOTE, stage=Stage.LOAD, message="edited by hand: the previous times and reasons are left out")
 """Event on every plan that differs from what the hub wrote."""
 _FIELDS = tuple(
@@ -40,7 +40,7 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(
-            f"the plan file {path} cannot be read: {words_of(error)}", hint="write one with `hub plan MODEL -o FILE`"
+            f"the plan file {path} cannot be read: {words_of(error)}", hint="write one with `hub explain MODEL -o FILE`"
         ) from error
     except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, or endless nesting of brackets
         raise PlanError(f"{path} is not a plan file: not JSON: {error}", hint=_AGAIN) from error

@@ -97,7 +97,7 @@ class Settings(BackendSettings):
     compile_parallelism: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
         default_factory=_variable("COMPILE_PARALLELISM", default=0), validate_default=True, exclude=True
     )
-    """Number of clusters compiled at once; 0 means the hub's option `compile_workers`. Not part of cache keys."""
+    """Number of clusters compiled at once; 0 means the hub's setting `workers.count`. Not part of cache keys."""
 
     deny: _Entries = ()
     """Operators that DISC refuses: "aten.add", "aten.add.Tensor", with "@2" the third one in the graph, or "*" for all."""

@@ -97,9 +97,9 @@ def offset(install_plugin: Install) -> None:
     install_plugin("offset", SOURCE)
 
 
-def options(tmp_path: Path, **own: Any) -> dict[str, Any]:
+def options(**own: Any) -> dict[str, Any]:
     """Return options under which only this backend bids."""
-    return {"backends": ["offset"], "tune": "off", "cache_dir": str(tmp_path / "cache"), "accuracy": 1.0, "offset": own}
+    return {"backends": ["offset"], "tune": "off", "accuracy": 1.0, "offset": own}
 
 
 def off_by(given: Mapping[str, Any]) -> float:
@@ -114,15 +114,15 @@ def off_by(given: Mapping[str, Any]) -> float:
 
 
 @pytest.mark.usefixtures("offset")
-def test_settings_reach_the_backend_here_and_in_workers(tmp_path: Path) -> None:
+def test_settings_reach_the_backend_here_and_in_workers() -> None:
     """Executables are compiled in a worker and run here: both use the user's settings."""
-    assert off_by(options(tmp_path, device="software", offset=0.01)) == pytest.approx(0.01, rel=1e-3)
+    assert off_by(options(device="software", offset=0.01)) == pytest.approx(0.01, rel=1e-3)
 
 
 @pytest.mark.usefixtures("offset")
-def test_what_was_saved_under_other_settings_is_not_loaded(tmp_path: Path) -> None:
+def test_what_was_saved_under_other_settings_is_not_loaded() -> None:
     """Settings are a part of the keys of plans and of executables."""
-    found = [off_by(options(tmp_path, device="software", offset=value)) for value in (0.01, 0.02, 0.01)]
+    found = [off_by(options(device="software", offset=value)) for value in (0.01, 0.02, 0.01)]
     assert found == pytest.approx([0.01, 0.02, 0.01], rel=1e-3)
 
 
@@ -141,7 +141,8 @@ def test_settings_decide_whether_a_backend_can_be_used() -> None:
 def test_settings_know_the_cache_folder(tmp_path: Path) -> None:
     """A backend's files go to the options' cache folder, whether or not it has settings of its own in them."""
     folders = [tmp_path / "one", tmp_path / "two"]
-    chosen = [resolve({"cache_dir": str(folder), "offset": {"device": "software"}}, {}, Path("/")) for folder in folders]
+    given, places = {"offset": {"device": "software"}}, [{"HUB_CACHE_DIR": str(folder)} for folder in folders]
+    chosen = [resolve(given, environ, Path("/")) for environ in places]
     one, two = (registry().configured(options) for options in chosen)
     for name in ("offset", "tvm"):
         assert [found.entries[name].settings.cache_folder for found in (one, two)] == folders
@@ -150,9 +151,9 @@ def test_settings_know_the_cache_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offset")
-def test_settings_decide_how_exact_a_backend_is(tmp_path: Path) -> None:
+def test_settings_decide_how_exact_a_backend_is() -> None:
     """A backend that is less accurate under some settings bids only if the user grants that."""
-    exact = {**options(tmp_path, device="software", offset=0.01), "accuracy": 0.001, "backends": None}
+    exact = {**options(device="software", offset=0.01), "accuracy": 0.001, "backends": None}
     (plan,) = hub.explain(nn.Tanh(), torch.ones(2), options=exact)
     (event,) = (event for event in plan.events if event.backend == "offset")
     assert "4.0%" in event.message
@@ -203,6 +204,37 @@ def test_a_wrong_variable_costs_the_backend_until_somebody_asks(monkeypatch: pyt
     assert "HUB_OFFSET_OFFSET" in registry().entries["offset"].status.reason
     with pytest.raises(OptionError, match="HUB_OFFSET_OFFSET"):
         torch.compile(nn.Tanh(), backend="hub")(torch.ones(2))
+
+
+NAMED = """
+    from hub import BackendInfo, hookimpl
+
+    @hookimpl
+    def hub_backends():
+        return (BackendInfo(name="NAME", factory="hub_NAME:Off", summary="", settings="hub_NAME:Settings"),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cache", "no backend can be named 'cache': hub.toml has a table [cache] of the hub's own settings"),
+        ("workers", "no backend can be named 'workers': hub.toml has a table [workers] of the hub's own settings"),
+        ("threads", "no backend can be named 'threads': the hub has an option of this name"),
+    ],
+)
+def test_a_backend_of_a_setting_s_name_is_refused(
+    name: str, reason: str, install_plugin: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """It could not be told from the hub's own; what a hub.toml and variables say under this name stays the hub's."""
+    install_plugin(name, NAMED.replace("NAME", name))
+    assert registry().entries[name].status.reason == reason
+    (tmp_path / "hub.toml").write_text("threads = 2\n[cache]\ngb = 3\n[workers]\ncount = 4\n")
+    chosen = resolve(None, {"HUB_CACHE_DIR": "/c"}, tmp_path, home=tmp_path)
+    assert (chosen.threads, chosen.cache.gb, chosen.cache.dir, chosen.workers.count) == (2, 3.0, Path("/c"), 4)
+    assert chosen.own == {}
+    with pytest.raises(OptionError, match="HUB_CACHE_LEVEL"):
+        resolve(None, {"HUB_CACHE_LEVEL": "3"}, tmp_path, home=tmp_path)
 
 
 @pytest.mark.usefixtures("offset")

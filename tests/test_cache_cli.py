@@ -350,9 +350,9 @@ def test_imports_are_cleared(imported: Path) -> None:
     [
         (
             ("prune", "--cache-gb", "much"),
-            "option 'cache_gb' (from the command line) must be a number of gigabytes above 0",
+            "option 'cache.gb' (from the command line) must be a number of gigabytes above 0",
         ),
-        (("prune", "--cache-gb", "-1"), "option 'cache_gb' (from the command line) must be a number of gigabytes above 0"),
+        (("prune", "--cache-gb", "-1"), "option 'cache.gb' (from the command line) must be a number of gigabytes above 0"),
         (("lst",), "No such command 'lst'"),
     ],
 )

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from hub.cli.app import app
 from hub.cli.flags import command
-from hub.config.settings import KEYS
+from hub.config.forms import OPTIONS
 from hub.errors import CacheError, CompileError, HubWarning, OptionError, PlanError, RunError
 from hub.plan import Plan
 from hub.plugin.entry import installed_version
@@ -81,8 +81,8 @@ def test_every_command_is_documented() -> None:
 
 
 def test_every_option_has_a_flag_that_is_documented() -> None:
-    """Each setting is a flag of the commands that plan, and stands in their help and in the reference."""
-    flags = {key: "--budget" if key == "budget_s" else f"--{key.replace('_', '-')}" for key in KEYS}
+    """Each option of a model is a flag of the commands that plan, and stands in their help and in the reference."""
+    flags = {key: "--budget" if key == "budget_s" else f"--{key.replace('_', '-')}" for key in OPTIONS}
     text = output_of("explain", "--help")
     for flag in flags.values():
         assert flag in text
@@ -222,9 +222,9 @@ def test_backends_are_listed_as_text_and_as_json() -> None:
 
 
 def test_explain_prints_plans_without_running() -> None:
-    """JSON plans read back to equal plans."""
+    """JSON is a plan file."""
     text = output_of("explain", "tiny.py:tiny", "--json", *EAGER_ONLY)
-    plans = [Plan.model_validate(plan) for plan in json.loads(text)]
+    plans = [Plan.model_validate(plan) for plan in json.loads(text)["plans"]]
     assert [plan.threads for plan in plans] == [1]
     assert "plan of" in output_of("explain", "tiny.py:tiny", *EAGER_ONLY)
 
@@ -271,7 +271,7 @@ def lstm(): return torch.nn.LSTM(4, 4), (torch.ones(3, 2, 4),)
         (("explain", "nothing.py:same"), "it has no tensor operators"),
         (("explain", "nothing.py:disabled"), "torch.compiler.disable keeps PyTorch from capturing it (it draws pictures)"),
         (("explain", "nothing.py:values"), "nothing.py:7 in forward"),
-        (("plan", "nothing.py:values", "-o", "plan.json"), "nothing.py:7 in forward"),
+        (("explain", "nothing.py:values", "-o", "plan.json"), "nothing.py:7 in forward"),
         (("run", "nothing.py:values"), "nothing.py:7 in forward"),
         (("tune", "nothing.py:disabled"), "it draws pictures"),
     ],

@@ -152,7 +152,7 @@ def test_a_cache_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     """The measurement is lost, and the line says what to do."""
     (tmp_path / "file").write_text("")
     text = run("--cache-dir", str(tmp_path / "file" / "cache"))
-    assert "NOT WRITABLE: set cache_dir to a folder that you own" in text
+    assert "NOT WRITABLE: set HUB_CACHE_DIR to a folder that you own" in text
     assert "measurements last only as long as this process" in text
 
 
@@ -161,7 +161,7 @@ def test_the_settings_in_force_are_named(tmp_path: Path) -> None:
     Path("hub.toml").write_text("threads = 2\n")
     found = facts()
     assert found["settings_file"] == str(tmp_path / "work" / "hub.toml")
-    from_tests = {"cache_dir": "HUB_CACHE_DIR", "background": "HUB_BACKGROUND", "start": "HUB_START"}
+    from_tests = {"cache.dir": "HUB_CACHE_DIR", "background": "HUB_BACKGROUND", "start": "HUB_START"}
     assert found["settings"] == {"threads": str(tmp_path / "work" / "hub.toml"), **from_tests}
     assert found["threads"] == 2
 

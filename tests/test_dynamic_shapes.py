@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,7 +136,7 @@ def test_sizes_come_back_as_numbers() -> None:
 
 
 @pytest.mark.parametrize("tune", ["off", "fast"])
-def test_sizes_that_depend_on_data_are_planned(tune: str, tmp_path: Path) -> None:
+def test_sizes_that_depend_on_data_are_planned(tune: str) -> None:
     """Behind an operator whose result's size depends on data, backends still get clusters, and results are eager's."""
     first, second = nn.Linear(32, 64), nn.Linear(64, 32)
 
@@ -146,7 +145,7 @@ def test_sizes_that_depend_on_data_are_planned(tune: str, tmp_path: Path) -> Non
         chosen = hidden[torch.nonzero(mask).squeeze(-1)]
         return second(torch.tanh(chosen) * 2), torch.softmax(hidden @ hidden.T, -1)
 
-    options = {"tune": tune, "budget_s": 4.0, "backends": DYNAMIC[:2], "cache_dir": str(tmp_path)}
+    options = {"tune": tune, "budget_s": 4.0, "backends": DYNAMIC[:2]}
     call = torch.compile(select, backend="hub", options=options)
     with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         for _ in range(3):
@@ -159,14 +158,14 @@ def test_sizes_that_depend_on_data_are_planned(tune: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("backend", DYNAMIC[:2])
-def test_strides_that_depend_on_data_are_eagers(backend: str, tmp_path: Path) -> None:
+def test_strides_that_depend_on_data_are_eagers(backend: str) -> None:
     """The strides of a result may be a size that was unknown at compile time."""
 
     def turned(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         chosen = x[torch.nonzero(mask).squeeze(-1)]
         return torch.relu(torch.tanh(chosen).t().contiguous() * 2)
 
-    options = {"tune": "off", "backends": [backend], "cache_dir": str(tmp_path)}
+    options = {"tune": "off", "backends": [backend]}
     call = torch.compile(turned, backend="hub", options=options)
     with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         for _ in range(3):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,17 +43,17 @@ class Plain(nn.Module):
         return torch.softmax(self.linear(x), -1)
 
 
-def compiled(module: nn.Module, cache: Path) -> Any:
+def compiled(module: nn.Module) -> Any:
     """Return the module compiled by the hub."""
     torch.compiler.reset()
-    return torch.compile(module.eval(), backend="hub", options={**OPTIONS, "cache_dir": str(cache)})
+    return torch.compile(module.eval(), backend="hub", options=OPTIONS)
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> tuple[Plain, Any, Frozen]:
+def plain() -> tuple[Plain, Any, Frozen]:
     """Return a module, compiled, and frozen for a batch of 3."""
     module = Plain()
-    model = compiled(module, tmp_path)
+    model = compiled(module)
     return module, model, hub.freeze(model, torch.randn(3, 16))
 
 
@@ -67,10 +66,10 @@ def test_frozen_gives_what_the_model_gives(plain: tuple[Plain, Any, Frozen]) -> 
             torch.testing.assert_close(frozen(x), module(x))
 
 
-def test_results_keep_their_structure(tmp_path: Path) -> None:
+def test_results_keep_their_structure() -> None:
     """Dicts, lists and plain values of a result are returned as the model returns them; keywords are passed on."""
     module = Classifier()
-    frozen = hub.freeze(compiled(module, tmp_path), torch.randn(2, 16), scale=2.0)
+    frozen = hub.freeze(compiled(module), torch.randn(2, 16), scale=2.0)
     x = torch.randn(2, 16)
     with torch.no_grad():
         found, expected = frozen(x, scale=2.0), module(x, scale=2.0)
@@ -80,10 +79,10 @@ def test_results_keep_their_structure(tmp_path: Path) -> None:
     torch.testing.assert_close(found["hidden"], expected["hidden"])
 
 
-def test_what_other_threads_call_meanwhile_is_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_other_threads_call_meanwhile_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of another thread, in the middle of the one that freezing watches, is neither counted nor frozen."""
     module = Plain()
-    model = compiled(module, tmp_path)
+    model = compiled(module)
     slowly, others, home = CompiledGraph._call_slowly, [], threading.get_ident()
 
     def call_in_another_thread() -> None:
@@ -105,10 +104,10 @@ def test_what_other_threads_call_meanwhile_is_not_frozen(tmp_path: Path, monkeyp
         torch.testing.assert_close(frozen(x), module(x))
 
 
-def test_another_number_takes_the_compiled_way(tmp_path: Path) -> None:
+def test_another_number_takes_the_compiled_way() -> None:
     """A plain value that differs from the one at freezing is still computed with."""
     module = Classifier()
-    frozen = hub.freeze(compiled(module, tmp_path), torch.randn(2, 16), scale=2.0)
+    frozen = hub.freeze(compiled(module), torch.randn(2, 16), scale=2.0)
     x = torch.randn(2, 16)
     with torch.no_grad():
         torch.testing.assert_close(frozen(x, scale=3.0)["scores"][0], module(x, scale=3.0)["scores"][0])
@@ -134,11 +133,11 @@ def test_frozen_does_not_ask_the_model(plain: tuple[Plain, Any, Frozen], monkeyp
     assert asked
 
 
-def test_a_model_of_any_size_can_be_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_any_size_can_be_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a graph with symbolic sizes, the size at freezing runs the plan directly, and others call the compiled model."""
     module = Plain().eval()
     torch.compiler.reset()
-    model = torch.compile(module, backend="hub", dynamic=True, options={**OPTIONS, "cache_dir": str(tmp_path)})
+    model = torch.compile(module, backend="hub", dynamic=True, options=OPTIONS)
     frozen, asked = hub.freeze(model, torch.randn(5, 16)), []
     monkeypatch.setattr(frozen, "_compiled", lambda x: (asked.append(len(x)), model(x))[1])
     with torch.no_grad():
@@ -181,7 +180,7 @@ def test_copies_are_refused(copied: Any, plain: tuple[Plain, Any, Frozen]) -> No
         torch.testing.assert_close(frozen(x), model(x))
 
 
-def test_graph_breaks_are_refused(tmp_path: Path) -> None:
+def test_graph_breaks_are_refused() -> None:
     """A model of several graphs cannot be frozen, and the error says how many and where to look."""
 
     class Broken(nn.Module):
@@ -191,11 +190,11 @@ def test_graph_breaks_are_refused(tmp_path: Path) -> None:
             return torch.softmax(y @ y, -1)
 
     with pytest.raises(FreezeError, match="runs 2 captured graphs") as caught:
-        hub.freeze(compiled(Broken(), tmp_path), torch.randn(3, 16))
+        hub.freeze(compiled(Broken()), torch.randn(3, 16))
     assert "graph_breaks" in str(caught.value)
 
 
-def test_outside_values_are_refused(tmp_path: Path) -> None:
+def test_outside_values_are_refused() -> None:
     """A result that is not made by the graph cannot be frozen."""
 
     class Echo(nn.Module):
@@ -203,10 +202,10 @@ def test_outside_values_are_refused(tmp_path: Path) -> None:
             return x, torch.relu(x @ x.T)
 
     with pytest.raises(FreezeError, match="not made by the captured graph"):
-        hub.freeze(compiled(Echo(), tmp_path), torch.randn(3, 16))
+        hub.freeze(compiled(Echo()), torch.randn(3, 16))
 
 
-def test_one_tensor_given_twice_is_refused(tmp_path: Path) -> None:
+def test_one_tensor_given_twice_is_refused() -> None:
     """A graph captured for two inputs that are one tensor would compute with only one of them."""
 
     class Product(nn.Module):
@@ -215,10 +214,10 @@ def test_one_tensor_given_twice_is_refused(tmp_path: Path) -> None:
 
     x = torch.randn(3, 3)
     with pytest.raises(FreezeError, match="given twice"):
-        hub.freeze(compiled(Product(), tmp_path), x, x)
+        hub.freeze(compiled(Product()), x, x)
 
 
-def test_inputs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+def test_inputs_that_cannot_be_compared_are_refused() -> None:
     """An input of a type of its own may have changed inside and still be the same object."""
 
     class Setting:
@@ -229,10 +228,10 @@ def test_inputs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
             return torch.relu(x @ x.T) * setting.factor
 
     with pytest.raises(FreezeError, match="type Setting cannot be compared"):
-        hub.freeze(compiled(Scaled(), tmp_path), torch.randn(3, 3), Setting())
+        hub.freeze(compiled(Scaled()), torch.randn(3, 3), Setting())
 
 
-def test_numbers_that_the_graph_computes_are_refused(tmp_path: Path) -> None:
+def test_numbers_that_the_graph_computes_are_refused() -> None:
     """A number of the result that depends on the inputs' values would stay as it was at freezing."""
 
     class Counted(nn.Module):
@@ -241,7 +240,7 @@ def test_numbers_that_the_graph_computes_are_refused(tmp_path: Path) -> None:
 
     scalars = torch._dynamo.config.patch(capture_scalar_outputs=True)
     with scalars, pytest.raises(FreezeError, match="may depend on the inputs' values"):
-        hub.freeze(compiled(Counted(), tmp_path), torch.randn(3, 16))
+        hub.freeze(compiled(Counted()), torch.randn(3, 16))
 
 
 def test_only_the_hubs_models_can_be_frozen() -> None:
@@ -250,10 +249,10 @@ def test_only_the_hubs_models_can_be_frozen() -> None:
         hub.freeze(nn.Linear(2, 2), torch.randn(1, 2))
 
 
-def test_autocast_takes_the_compiled_way(tmp_path: Path) -> None:
+def test_autocast_takes_the_compiled_way() -> None:
     """Under autocast, which the model was not frozen with, a call has eager's dtype and values; without it, as before."""
     module, x = nn.Linear(16, 16), torch.randn(3, 16)
-    frozen = hub.freeze(compiled(module, tmp_path), x)
+    frozen = hub.freeze(compiled(module), x)
     with torch.no_grad():
         before = frozen(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -309,9 +308,9 @@ class Wrapping(nn.Module):
     ],
     ids=["buffers written", "tensors from outside", "results that cannot be rebuilt"],
 )
-def test_what_cannot_be_frozen_is_refused(module: nn.Module, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_frozen_is_refused(module: nn.Module, said: str) -> None:
     """The error names the reason, and the compiled model still runs."""
-    model, x = compiled(module, tmp_path), torch.randn(3, 16)
+    model, x = compiled(module), torch.randn(3, 16)
     with pytest.raises(FreezeError, match=said):
         hub.freeze(model, x)
     model(x)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from hub.config.options import Options, check_backends, parse_text, resolve
-from hub.config.settings import KEYS
+from hub.config.forms import KEYS, MOVED, OPTIONS, parse_text, variable_of
+from hub.config.options import Options, check_backends, resolve
+from hub.config.tables import CacheSettings, WorkerSettings
 from hub.errors import OptionError
 
 
@@ -55,13 +56,18 @@ def test_nothing_given_means_the_documented_defaults() -> None:
 
 def test_the_schema_and_the_written_forms_name_the_same_settings() -> None:
     """Every setting of the schema can be written in each of the three sources."""
-    assert set(KEYS) == set(Options.model_fields) - {"origins", "own"}
+    assert set(OPTIONS) == set(Options.model_fields) - {"origins", "own", "workers", "cache"}
+    tables = {"workers": WorkerSettings, "cache": CacheSettings}
+    in_tables = {f"{table}.{name}" for table, kind in tables.items() for name in kind.model_fields}
+    assert set(KEYS) == {*OPTIONS, *in_tables}
 
 
 def test_every_setting_is_documented() -> None:
-    """The reference of options has a row for each."""
+    """The reference of options has a row for each; a table's setting is there by name and variable."""
     page = (Path(__file__).parent.parent / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
-    assert [key for key in KEYS if f"| `{key}` |" not in page] == []
+    rows = [f"| `{key}` |" for key in OPTIONS]
+    rows += [f"| `{key.partition('.')[2]}` | `{variable_of(key)}` |" for key in set(KEYS) - set(OPTIONS)]
+    assert [row for row in rows if row not in page] == []
 
 
 def test_precedence_is_call_then_environment_then_file_then_default(tmp_path: Path) -> None:
@@ -109,6 +115,11 @@ def test_every_setting_can_be_an_environment_variable() -> None:
             "HUB_TUNE": "full",
             "HUB_BUDGET_S": "7.5",
             "HUB_CACHE_DIR": "/tmp/c",
+            "HUB_CACHE_GB": "2.5",
+            "HUB_WORKERS_COUNT": "3",
+            "HUB_WORKERS_COMPILE_LIMIT_S": "2m",
+            "HUB_WORKERS_MEMORY_LIMIT_GB": "4",
+            "HUB_WORKERS_OUTPUT_LIMIT_MB": "50",
             "HUB_DEBUG_DIR": "debug",
             "HUB_PLAN": "plan.json",
         },
@@ -120,7 +131,9 @@ def test_every_setting_can_be_an_environment_variable() -> None:
     assert (options.threads, options.accuracy, options.strict, options.tune) == (2, 0.01, True, "full")
     assert (options.renew, options.plan) == (True, Path("/somewhere/plan.json"))
     assert options.shadow == 0.01
-    assert (options.budget_s, options.cache_dir, options.debug_dir) == (7.5, Path("/tmp/c"), Path("/somewhere/debug"))
+    assert (options.budget_s, options.debug_dir) == (7.5, Path("/somewhere/debug"))
+    assert options.cache == CacheSettings(dir=Path("/tmp/c"), gb=2.5)
+    assert options.workers == WorkerSettings(count=3, compile_limit_s=120.0, memory_limit_gb=4.0, output_limit_mb=50.0)
 
 
 def test_an_empty_variable_counts_as_unset() -> None:
@@ -137,17 +150,93 @@ def test_variables_of_plugins_are_left_to_the_plugins() -> None:
 
 def test_a_relative_folder_in_a_file_starts_at_the_file(tmp_path: Path) -> None:
     """The cache of a project does not move with the working directory."""
-    deep = repository(tmp_path, 'cache_dir = "cache"\n')
-    assert resolved(cwd=deep).cache_dir == tmp_path / "cache"
+    deep = repository(tmp_path, '[cache]\ndir = "cache"\n')
+    assert resolved(cwd=deep).cache.dir == tmp_path / "cache"
 
 
 def test_without_a_folder_the_cache_lies_where_the_platform_keeps_caches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`cache_root` follows XDG_CACHE_HOME, and an explicit folder overrides it."""
+    """The cache's root follows XDG_CACHE_HOME, and a folder that is set overrides it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert tmp_path in Options().cache_root.parents
-    assert Options(cache_dir=Path("/c")).cache_root == Path("/c")
+    assert tmp_path in Options().cache.root.parents
+    assert CacheSettings(dir=Path("/c")).root == Path("/c")
+
+
+def test_tables_of_a_file_hold_for_all_models(tmp_path: Path) -> None:
+    """`[workers]` and `[cache]` are settings of the machine; a variable overrides each by itself."""
+    deep = repository(tmp_path, "threads = 1\n[workers]\ncount = 2\ncompile_limit_s = 90\n[cache]\ngb = 3\n")
+    options = resolved({"threads": 4}, {"HUB_WORKERS_COUNT": "5"}, deep)
+    assert options.workers == WorkerSettings(count=5, compile_limit_s=90.0)
+    assert options.cache == CacheSettings(gb=3.0)
+    origins = [options.origin(key) for key in ("workers.count", "workers.compile_limit_s", "cache.gb", "cache.dir")]
+    assert origins == ["HUB_WORKERS_COUNT", str(tmp_path / "hub.toml"), str(tmp_path / "hub.toml"), "default"]
+    assert options.own == {}
+
+
+def test_flags_of_commands_override_every_other_source(tmp_path: Path) -> None:
+    """A command that works on one cache folder takes it as text, and a relative one starts at the working directory."""
+    (tmp_path / "hub.toml").write_text('[cache]\ndir = "/file"\ngb = 3\n')
+    environ = {"HUB_CACHE_DIR": "/variable"}
+    given: dict[str, str | None] = {"cache.dir": "mine", "cache.gb": None}
+    options = resolve(None, environ, tmp_path, origin="the command line", home=tmp_path, flags=given)
+    assert options.cache == CacheSettings(dir=tmp_path / "mine", gb=3.0)
+    for key, text in (("cache.dir", ""), ("cache.gb", "-1"), ("cache.gb", "much")):
+        with pytest.raises(OptionError, match=f"option '{key}' .from the command line. must be"):
+            resolve(None, {}, tmp_path, origin="the command line", flags={key: text})
+
+
+PLACES = {
+    "compile_workers": "`count` in [workers] of hub.toml, or HUB_WORKERS_COUNT",
+    "compile_limit_s": "`compile_limit_s` in [workers] of hub.toml, or HUB_WORKERS_COMPILE_LIMIT_S",
+    "memory_limit_gb": "`memory_limit_gb` in [workers] of hub.toml, or HUB_WORKERS_MEMORY_LIMIT_GB",
+    "output_limit_mb": "`output_limit_mb` in [workers] of hub.toml, or HUB_WORKERS_OUTPUT_LIMIT_MB",
+    "cache_dir": "`dir` in [cache] of hub.toml, or HUB_CACHE_DIR",
+    "cache_gb": "`gb` in [cache] of hub.toml, or HUB_CACHE_GB",
+}
+
+
+@pytest.mark.parametrize("former", MOVED)
+def test_a_former_option_names_its_new_place(former: str, tmp_path: Path) -> None:
+    """In a call, at the top of a hub.toml, and in the environment, if its variable has another name now."""
+    moved = f"{former!r} is now {PLACES[former]}"
+    assert f"options=: {moved}" in message_of({former: 1})
+    assert f"{tmp_path / 'hub.toml'}: {moved}" in message_of(cwd=repository(tmp_path, f"{former} = 1\n"))
+    variable = f"HUB_{former.upper()}"
+    if variable not in PLACES[former]:
+        assert f"{variable}: {moved}" in message_of(environ={variable: "1"})
+
+
+@pytest.mark.parametrize("given", [{"cache": {"dir": "c"}}, {"cache.dir": "c"}, {"workers": {"count": 1}}])
+def test_a_model_cannot_have_settings_that_hold_for_all(given: Mapping[str, Any]) -> None:
+    """The message says where they are set."""
+    text = message_of(given)
+    assert f"options=: {next(iter(given))!r} is set for all models at once" in text
+    assert "in [workers] of hub.toml, or HUB_WORKERS_COUNT" in text or "in [cache] of hub.toml, or HUB_CACHE_DIR" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[cache]\ndirectory = '/c'\n", "unknown option 'cache.directory' in FILE; did you mean 'cache.dir'?"),
+        ("cache = '/c'\n", "option 'cache' (from FILE) must be a table, got '/c'"),
+        ("[workers]\ncount = -1\n", "option 'workers.count' (from FILE) must be a whole number, 0 for one a core, got -1"),
+        (
+            "[workers]\ncompile_limit_s = '90s'\n",
+            "option 'workers.compile_limit_s' (from FILE) must be a number of seconds",
+        ),
+    ],
+)
+def test_a_mistake_in_a_table_names_the_file_and_the_key(text: str, message: str, tmp_path: Path) -> None:
+    """As for any other key of a hub.toml."""
+    deep = repository(tmp_path, text)
+    assert message.replace("FILE", str(tmp_path / "hub.toml")) in message_of(cwd=deep)
+
+
+def test_a_misspelt_variable_of_a_table_names_the_nearest_one() -> None:
+    """It belongs to no plugin."""
+    text = message_of(environ={"HUB_WORKERS_CUONT": "1"})
+    assert "unknown environment variable 'HUB_WORKERS_CUONT'; did you mean 'HUB_WORKERS_COUNT'?" in text
 
 
 def test_the_budget_follows_the_tuning_effort() -> None:
@@ -214,8 +303,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
         ("exclude", {"a": 1}, "names of backends"),
         ("force", ["aten.softmax"], "a mapping from operators to backends"),
         ("force", {"softmax": "eager"}, "a mapping from operators to backends"),
-        ("cache_dir", 3, "the path of a folder"),
-        ("cache_gb", 0, "a number of gigabytes above 0"),
+        ("debug_dir", 3, "the path of a folder"),
         ("debug_dir", "", "the path of a folder"),
     ],
 )

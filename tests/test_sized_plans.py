@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,9 +42,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sized, "N_TRIALS", TRIALS)
 
 
-def served(way: str, model: nn.Module, folder: Path, **options: Any) -> Any:
+def served(way: str, model: nn.Module, **options: Any) -> Any:
     """Return the model for any sizes, with a finished plan."""
-    given = {"cache_dir": str(folder), "backends": BACKENDS, "tune": "off", "background": True, "start": "eager", **options}
+    given = {"backends": BACKENDS, "tune": "off", "background": True, "start": "eager", **options}
     compile_it: Callable[..., Any] = hub.compile if way == "hub.compile" else torch.compile
     more = {} if way == "hub.compile" else {"backend": "hub"}
     call = compile_it(model, dynamic=True, options=given, **more)
@@ -83,11 +82,11 @@ def chosen(call: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["hub.compile", "torch.compile"])
-def test_sizes_that_come_often_get_plans_of_their_own(way: str, tmp_path: Path) -> None:
+def test_sizes_that_come_often_get_plans_of_their_own(way: str) -> None:
     """Two sizes get one each, all others run the general plan, and every call returns eager's result."""
     model = Encoder().eval()
     with torch.no_grad():
-        call = served(way, model, tmp_path)
+        call = served(way, model)
         for size in ((3, 6), (5, 7)):
             settle(call, model, size)
             agree(call, model, size, 5)
@@ -98,22 +97,22 @@ def test_sizes_that_come_often_get_plans_of_their_own(way: str, tmp_path: Path) 
     assert all(set(plan.backends) & {*BACKENDS} for plan in hub.plans(call))
 
 
-def test_weights_that_change_reach_plans_of_single_sizes(tmp_path: Path) -> None:
+def test_weights_that_change_reach_plans_of_single_sizes() -> None:
     """After a write, no plan runs that holds the old weights as constants."""
     model = Encoder().eval()
     with torch.no_grad():
-        call = served("hub.compile", model, tmp_path)
+        call = served("hub.compile", model)
         settle(call, model, (3, 6))
         for _ in range(3):
             model.qkv.weight.mul_(-1.5)
             agree(call, model, (3, 6), 4)
 
 
-def test_a_model_that_goes_takes_them_along(tmp_path: Path) -> None:
+def test_a_model_that_goes_takes_them_along() -> None:
     """Nothing keeps the weights alive."""
     model = Encoder().eval()
     with torch.no_grad():
-        call = served("hub.compile", model, tmp_path)
+        call = served("hub.compile", model)
         settle(call, model, (3, 6))
     ended = [weakref.ref(weight) for weight in model.parameters()]
     graphs = [weakref.ref(graph) for graph in graphs_of(call)]
@@ -125,10 +124,10 @@ def test_a_model_that_goes_takes_them_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"start": "wait"}, {"background": False}], ids=str)
-def test_whoever_wants_no_work_beside_the_model_gets_none(options: dict[str, Any], tmp_path: Path) -> None:
+def test_whoever_wants_no_work_beside_the_model_gets_none(options: dict[str, Any]) -> None:
     """One plan serves all sizes then."""
     model = Encoder().eval()
     with torch.no_grad():
-        call = served("torch.compile", model, tmp_path, **options)
+        call = served("torch.compile", model, **options)
         agree(call, model, (3, 6), 40)
     assert len(hub.plans(call)) == 1

@@ -246,7 +246,7 @@ def test_the_folder_of_a_settings_file_counts(
     install_plugin: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is used for imports as for all other entries; a variable overrides it."""
-    (tmp_path / "hub.toml").write_text('cache_dir = "kept here"\n')
+    (tmp_path / "hub.toml").write_text('[cache]\ndir = "kept here"\n')
     monkeypatch.chdir(tmp_path)
     install_plugin("harmless", "")
     registry()

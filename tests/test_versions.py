@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from hub.discovery.registry import registry
+from tests.sources import SOURCES, imports_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DECLARED: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -45,6 +46,13 @@ def test_what_is_pinned_is_what_is_required() -> None:
     assert {requirement.name for requirement in required() if canonicalize_name(requirement.name) not in versions} == set()
     admitted = {str(each): each.specifier.contains(versions[canonicalize_name(each.name)]) for each in required()}
     assert [text for text, is_admitted in admitted.items() if not is_admitted] == []
+
+
+def test_the_package_requires_what_the_core_imports() -> None:
+    """Each requirement is imported by the core itself: what only tests, tools or plugins need is in an extra."""
+    core = [name for name in SOURCES if name.partition(".")[0] == "hub"]
+    imported = {item.target.partition(".")[0] for name in core for item in imports_of(name)}
+    assert [text for text in PROJECT["dependencies"] if Requirement(text).name not in imported] == []
 
 
 def test_readers_are_told_what_is_declared() -> None:

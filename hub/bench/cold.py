@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hub.bench.machine import Machine, this_machine
 from hub.config.options import resolve
-from hub.errors import CaptureError, HubError, OptionError
+from hub.errors import CaptureError, HubError
 from hub.process.phases import Phase, Work
 
 _CODE = """
@@ -90,10 +90,6 @@ def cold_start(
     Raise CaptureError if PyTorch captures nothing of it. A failure of Inductor is part of the result.
     """
     given = dict(options or {})
-    if given.get("cache_dir") is not None:
-        raise OptionError(
-            "--cache-dir cannot be combined with --cold", hint="a cold start has a cache of its own, which is empty"
-        )
     chosen = resolve(given, os.environ, Path.cwd())
     machine = this_machine()
     request = {"model": model, "batch": batch, "small": small, "threads": chosen.threads}
@@ -116,8 +112,8 @@ def _in_new_process(request: Mapping[str, Any]) -> Start:
     """Run one way of starting in a fresh process with empty caches, which are removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="hub-cold-") as text:
         folder = Path(text)
-        caches = {"TORCHINDUCTOR_CACHE_DIR": folder / "inductor", "TRITON_CACHE_DIR": folder / "triton"}
-        environment = {**os.environ, **{name: str(path) for name, path in caches.items()}}
+        caches = {"HUB": "hub", "TORCHINDUCTOR": "inductor", "TRITON": "triton"}
+        environment = {**os.environ, **{f"{name}_CACHE_DIR": str(folder / place) for name, place in caches.items()}}
         if request["threads"] is not None:
             environment["OMP_NUM_THREADS"] = str(request["threads"])
         asked = json.dumps({**request, "folder": text})

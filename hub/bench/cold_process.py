@@ -43,7 +43,7 @@ def started(asked: Mapping[str, Any], marks: Sequence[float]) -> Start:
     with torch.no_grad():
         if asked["way"] == "inductor":
             return _with_inductor(loaded, costs)
-        return _with_hub(loaded, {**asked["given"], "cache_dir": str(Path(asked["folder"]) / "hub")}, costs)
+        return _with_hub(loaded, asked["given"], costs)
 
 
 def _with_hub(loaded: LoadedModel, options: Mapping[str, Any], costs: Mapping[str, float]) -> Start:

@@ -133,7 +133,7 @@ def _prepare(runner: _Runner, runners: Sequence[_Runner], task: Task, folder: Pa
             PREPARE_LIMIT_S,
             contender=runner.contender,
             allowed=allowed,
-            **_request(runner.contender, task, folder),
+            **_request(task),
         )
     except AccuracyError as error:
         runner.fail(FailureKind.ACCURACY, error.message)
@@ -163,14 +163,13 @@ def _is_idle_without(contender: Contender, runners: Sequence[_Runner]) -> bool:
 def _started(contender: Contender, task: Task, folder: Path) -> Worker:
     environment = {} if task.threads is None else {"OMP_NUM_THREADS": str(task.threads)}
     if task.is_fresh:
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(_cache(contender, folder) / "inductor")
+        caches = _cache(contender, folder)
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "HUB_CACHE_DIR": str(caches / "hub")}
     return Worker("hub.bench.worker", folder / f"{contender.name}.log", environment=environment)
 
 
-def _request(contender: Contender, task: Task, folder: Path) -> Mapping[str, Any]:
-    caches = {"cache_dir": _cache(contender, folder) / "hub"} if task.is_fresh and contender.is_hub else {}
-    given = {**task.given, **caches}
-    return {"model": task.model, "batch": task.batch, "given": given, "threads": task.threads, "small": task.small}
+def _request(task: Task) -> Mapping[str, Any]:
+    return {"model": task.model, "batch": task.batch, "given": task.given, "threads": task.threads, "small": task.small}
 
 
 def _cache(contender: Contender, folder: Path) -> Path:

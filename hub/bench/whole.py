@@ -36,13 +36,12 @@ def benchmark(
     """Return the times of the hub and of the contenders named in `against`; None means eager and every available peer.
 
     `model` is a built-in name, `package.module:factory` or `file.py:factory`. `options` are for the hub, except `threads`
-    and `accuracy`, which apply to all contenders. With `fresh`, all begin with empty caches, unless an option names the
-    hub's cache. `command` is recorded in the result as the command that produced it. Raise HubError for unknown names.
+    and `accuracy`, which apply to all contenders. With `fresh`, all begin with empty caches of their own.
+    `command` is recorded in the result as the command that produced it. Raise HubError for unknown names.
     """
     chosen = resolve(options, os.environ, Path.cwd())
     given = dict(options or {})
-    is_fresh = fresh and chosen.cache_dir is None
-    task = Task(model, batch, given, chosen.threads, chosen.accuracy, rounds, small=small, is_fresh=is_fresh)
+    task = Task(model, batch, given, chosen.threads, chosen.accuracy, rounds, small=small, is_fresh=fresh)
     machine = this_machine()
     progress = progress_for(Path(model).name)
     try:
@@ -55,7 +54,7 @@ def benchmark(
         model=model,
         batch=batch,
         options=json.loads(chosen.model_dump_json(include={*given, "own"})),
-        is_fresh=is_fresh,
+        is_fresh=fresh,
         inputs=found.inputs,
         threads=found.threads,
         rounds=rounds,

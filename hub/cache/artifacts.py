@@ -120,7 +120,8 @@ def beyond(saved: int, most_bytes: int) -> str:
     """Return the message that an executable is too large to be saved, or "" if it is not."""
     if saved <= most_bytes:
         return ""
-    return f"it saved {megabytes(saved)}, {megabytes(most_bytes)} allowed (`output_limit_mb`, and room for the weights)"
+    allowed = f"{megabytes(most_bytes)} allowed (`workers.output_limit_mb`, and room for the weights)"
+    return f"it saved {megabytes(saved)}, {allowed}"
 
 
 def folder_bytes(folder: Path) -> int:

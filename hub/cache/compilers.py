@@ -19,7 +19,7 @@ def compiler_folder(root: Path, backend: str) -> Path:
         reason = distrust_root(root) or distrust(folder.parent) or distrust(folder)
     except OSError as error:
         raise CacheError(
-            f"{folder} cannot be made: {words_of(error)}", hint="set cache_dir to a folder that you own"
+            f"{folder} cannot be made: {words_of(error)}", hint="set HUB_CACHE_DIR to a folder that you own"
         ) from error
     if reason:
         raise CacheError(f"the cache folder is not used: {reason}")

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
+from hub.config.forms import TABLES
 from hub.config.options import Options
 from hub.plugin.backend import API_VERSION, CompileSettings
 from hub.plugin.entry import Entry, installed_version
@@ -36,13 +37,13 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "budget_s": "says how long to look for the best plan; `renew` looks again",
     "isolate": "says in which process plugins are tried; it is for debugging them",
     "background": "looks at executables of a plan that is made",
-    "compile_workers": "says how much is compiled at once",
     "plan": "takes the place of planning, and what is replayed is not kept",
-    "cache_dir": "says where things are kept",
-    "cache_gb": "says how much is kept",
     "debug_dir": "says where people read about what was done",
+    "workers.count": "says how much is compiled at once",
+    "cache.dir": "says where things are kept",
+    "cache.gb": "says how much is kept",
 }
-"""Options that affect neither the choice of plan nor what is compiled, each with the reason."""
+"""Settings that affect neither the choice of plan nor what is compiled, each with the reason."""
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
@@ -78,7 +79,7 @@ def plan_parts(
         "constants": list(graph.weights),
         "pinned": sorted(graph.pinned),
         "mode": mode,
-        "options": options.model_dump(mode="json", exclude=set(WITHOUT_EFFECT)),
+        "options": _with_effect(options),
         "effort": effort,
         "threads": threads,
         "cores": available_cores(),
@@ -87,6 +88,13 @@ def plan_parts(
         **modes().parts,
         "hub_code": code_digest("hub"),
     }
+
+
+def _with_effect(options: Options) -> dict[str, Any]:
+    """Return the settings that may affect the choice of plan, those of tables as "TABLE.NAME"."""
+    found = options.model_dump(mode="json")
+    tables = {f"{table}.{name}": value for table in TABLES for name, value in found.pop(table).items()}
+    return {name: value for name, value in (found | tables).items() if name not in WITHOUT_EFFECT}
 
 
 def backend_parts(entry: Entry) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Store:
             reason = distrust_root(root)
         except OSError as error:
             raise CacheError(
-                f"the cache folder {root} cannot be made: {words_of(error)}", hint="set cache_dir to a folder that you own"
+                f"the cache folder {root} cannot be made: {words_of(error)}",
+                hint="set HUB_CACHE_DIR to a folder that you own",
             ) from error
         if reason:
             raise CacheError(f"the cache folder is not used: {reason}")

@@ -16,7 +16,7 @@ def distrust(path: Path) -> str:
     """
     facts = path.lstat()
     if stat.S_ISLNK(facts.st_mode):
-        return f"{path} is a link, and only the cache folder itself may be one; remove it, or set cache_dir"
+        return f"{path} is a link, and only the cache folder itself may be one; remove it, or set HUB_CACHE_DIR"
     return _others(path, facts)
 
 
@@ -36,7 +36,7 @@ def distrust_root(root: Path) -> str:
 
 def _others(path: Path, facts: os.stat_result) -> str:
     if facts.st_uid != os.getuid():
-        return f"{path} belongs to another user; set cache_dir to a folder that you own"
+        return f"{path} belongs to another user; set HUB_CACHE_DIR to a folder that you own"
     if facts.st_mode & _SHARED:
         return f"others may write to {path}; chmod go-w {path}"
     return ""
@@ -47,4 +47,4 @@ def _open_to_others(folder: Path) -> str:
     by_group = facts.st_mode & stat.S_IWGRP and facts.st_gid != os.getgid()
     if facts.st_mode & stat.S_ISVTX or not (facts.st_mode & stat.S_IWOTH or by_group):
         return ""
-    return f"others may write to {folder}, above the cache; chmod go-w {folder}, or set cache_dir to another folder"
+    return f"others may write to {folder}, above the cache; chmod go-w {folder}, or set HUB_CACHE_DIR to another folder"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hub.cli.flags import Batch, Json, ModelName, Output, command, given_options, with_options
+from hub.cli.flags import Batch, CacheDir, Json, ModelName, Output, command, given_options, settings_now, with_options
 from hub.cli.plugins import WithPlugins
 
 app = typer.Typer(
@@ -43,14 +43,14 @@ def hub(
     """Handle the options that precede a command."""
 
 
+PlanFile = Annotated[str, typer.Argument(metavar="FILE", help="A plan file.")]
+
 cache = typer.Typer(
     help="Show, check and clean the cache of executables, plans and measurements.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(cache, name="cache")
-
-CacheDir = Annotated[str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Another cache folder.")]
 
 
 @cache.command("ls")
@@ -62,7 +62,7 @@ def list_cache(*, json: Json = False, cache_dir: CacheDir = None) -> None:
     """
     from hub.cli.cache import print_kept
 
-    print_kept(given_options({"cache_dir": cache_dir}), as_json=json)
+    print_kept(settings_now(cache_dir=cache_dir).cache, as_json=json)
 
 
 @cache.command("verify")
@@ -79,7 +79,7 @@ def verify_cache(
     """
     from hub.cli.cache import print_broken
 
-    print_broken(given_options({"cache_dir": cache_dir}), as_json=json, repair=repair)
+    print_broken(settings_now(cache_dir=cache_dir).cache, as_json=json, repair=repair)
 
 
 @cache.command("prune")
@@ -96,7 +96,7 @@ def prune_cache(
     """
     from hub.cli.cache import print_pruned
 
-    print_pruned(given_options({"cache_dir": cache_dir, "cache_gb": cache_gb}), as_json=json)
+    print_pruned(settings_now(cache_dir=cache_dir, cache_gb=cache_gb).cache, as_json=json)
 
 
 @cache.command("clear")
@@ -114,7 +114,7 @@ def clear_cache(
     """
     from hub.cli.cache import clear_and_print
 
-    clear_and_print(given_options({"cache_dir": cache_dir}), as_json=json, is_sure=yes, with_tuning=tuning)
+    clear_and_print(settings_now(cache_dir=cache_dir).cache, as_json=json, is_sure=yes, with_tuning=tuning)
 
 
 @cache.command("forget")
@@ -130,7 +130,33 @@ def forget_failures(
     """Forget recorded failures, so that they are tried again."""
     from hub.cli.cache import forget_and_print
 
-    forget_and_print(backend, given_options({"cache_dir": cache_dir}), as_json=json)
+    forget_and_print(backend, settings_now(cache_dir=cache_dir).cache, as_json=json)
+
+
+plan = typer.Typer(
+    help="Show and compare plan files, which `hub explain -o` and `hub tune -o` write.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(plan, name="plan")
+
+
+@plan.command("show")
+@command
+def show_plan(*, file: PlanFile, json: Json = False) -> None:
+    """Print the plans of a file."""
+    from hub.cli.plan import print_plan_file
+
+    print_plan_file(file, as_json=json)
+
+
+@plan.command("diff")
+@command
+def diff_plans(*, old: PlanFile, new: PlanFile, json: Json = False) -> None:
+    """Print what differs between two files (exit 1 if anything does)."""
+    from hub.cli.plan import print_diff
+
+    print_diff(old, new, as_json=json)
 
 
 @app.command("list-backends")
@@ -174,25 +200,26 @@ def doctor(
     json: Json = False,
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure this machine, or only report.")] = True,
     threads: Annotated[str | None, typer.Option("--threads", metavar="N", help="Threads one call may use.")] = None,
-    cache_dir: Annotated[
-        str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Where measurements and executables are kept.")
-    ] = None,
+    cache_dir: CacheDir = None,
 ) -> None:
     """Check the installation and measure this machine."""
     from hub.cli.doctor import print_health
 
-    print_health(given_options({"threads": threads, "cache_dir": cache_dir}), as_json=json, measure=measure)
+    options = settings_now(given_options({"threads": threads}), cache_dir=cache_dir)
+    print_health(options, as_json=json, measure=measure)
 
 
 @app.command()
 @command
 @with_options
-def explain(*, model: ModelName, batch: Batch = None, json: Json = False, given: dict[str, object]) -> None:
-    """Plan a model without running it, and explain the plan."""
+def explain(
+    *, model: ModelName, output: Output = None, batch: Batch = None, json: Json = False, given: dict[str, object]
+) -> None:
+    """Plan a model without compiling or timing anything, and explain the plan."""
     _check_name(model)
     from hub.cli.plans import print_explanation
 
-    print_explanation(model, batch, given, as_json=json)
+    print_explanation(model, batch, given, output, as_json=json)
 
 
 @app.command()
@@ -204,29 +231,6 @@ def run(*, model: ModelName, batch: Batch = None, json: Json = False, given: dic
     from hub.cli.plans import print_run
 
     print_run(model, batch, given, as_json=json)
-
-
-@app.command()
-@command
-@with_options
-def plan(
-    *,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL | diff A.json B.json", help="A model, or two plan files.")
-    ] = None,
-    show: Annotated[str | None, typer.Option("--show", metavar="FILE", help="Print this plan file.")] = None,
-    output: Output = None,
-    batch: Batch = None,
-    json: Json = False,
-    given: dict[str, object],
-) -> None:
-    """Write a plan file without compiling, show one, or compare two.
-
-    hub plan MODEL -o plan.json, hub plan --show plan.json, hub plan diff a.json b.json (exit 1 if they differ)
-    """
-    from hub.cli.plan import do_plan
-
-    do_plan(words or (), show, output, batch, given, as_json=json)
 
 
 @app.command()

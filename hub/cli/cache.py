@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,9 +29,8 @@ from hub.cache.upkeep import (
     list_kept,
     prune,
 )
-from hub.cli.flags import ORIGIN
-from hub.config.options import Options, resolve
 from hub.config.suggest import did_you_mean
+from hub.config.tables import CacheSettings
 from hub.discovery.registry import registry
 from hub.errors import CacheError, OptionError
 from hub.report.columns import columns
@@ -45,20 +43,19 @@ _SHOWN_KEY = 12
 _AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
-def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
+def print_kept(cache: CacheSettings, *, as_json: bool) -> None:
     """Print the contents of a cache. Raise HubError on failure."""
-    options = _options(given)
-    root = _trusted(options)
+    root = _trusted(cache)
     kept, failures, imports = list_kept(root), _failures(root), read_imports(root)
     nbytes = sum(item.nbytes for item in kept)
     if as_json:
-        facts = {"folder": str(root), "nbytes": nbytes, "limit_bytes": options.cache_gb * 1e9}
+        facts = {"folder": str(root), "nbytes": nbytes, "limit_bytes": cache.gb * 1e9}
         found = {"failures": list(map(asdict, failures)), "imports": list(map(asdict, imports.found.values()))}
         rows = {"measurements": _rows_facts(root), "tuning": _tuning_facts(root)}
         typer.echo(_json({**facts, "kept": list(map(_facts, kept)), **rows, **found}))
         return
     numbers = [count(sum(item.kind == kind for item in kept), kind) for kind in ("artifact", "plan")]
-    typer.echo(f"{root}: {', '.join(numbers)}, {_size(nbytes)} of at most {_size(options.cache_gb * 1e9)}")
+    typer.echo(f"{root}: {', '.join(numbers)}, {_size(nbytes)} of at most {_size(cache.gb * 1e9)}")
     headers, right = ("kind", "backend", "key", "size", "made", "used", "what"), frozenset({"size", "made", "used"})
     lines = columns(headers, list(map(_cells, kept)), right=right) if kept else []
     known = (*_rows_lines(root), *_tuning_lines(root), *_import_lines(imports), *_failure_lines(failures, imports))
@@ -66,9 +63,9 @@ def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
         typer.echo(line)
 
 
-def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> None:
+def print_broken(cache: CacheSettings, *, as_json: bool, repair: bool) -> None:
     """Print corrupt entries, and exit with status 1 if any remain. Raise HubError on failure."""
-    root = _options(given).cache_root
+    root = cache.root
     if root.exists() and (reason := distrust_root(root)):
         found: tuple[Broken, ...] = (Broken(root, reason),)
     else:
@@ -83,14 +80,13 @@ def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> No
         raise typer.Exit(_BROKEN)
 
 
-def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
+def print_pruned(cache: CacheSettings, *, as_json: bool) -> None:
     """Shrink a cache to its size limit, including recently used entries, and print what was removed.
 
     Raise HubError on failure.
     """
-    options = _options(given)
-    root = _trusted(options)
-    done = prune(root, options.cache_gb * 1e9, grace_s=0.0, aside_s=0.0)
+    root = _trusted(cache)
+    done = prune(root, cache.gb * 1e9, grace_s=0.0, aside_s=0.0)
     rows = _trimmed(root)
     if as_json:
         leftovers = [str(path) for path in done.leftovers]
@@ -108,12 +104,12 @@ def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
         typer.echo(f"tuning: removed {_tuned_text(done.tuned)}")
 
 
-def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool, with_tuning: bool) -> None:
+def clear_and_print(cache: CacheSettings, *, as_json: bool, is_sure: bool, with_tuning: bool) -> None:
     """Empty a cache after confirmation, and print what was freed. Raise HubError on failure, Abort if the user declines.
 
     Tuning results may have taken hours, so they are removed only on request.
     """
-    root = _trusted(_options(given))
+    root = _trusted(cache)
     tuned = list_tuned(root)
     if not is_sure:
         more = f", and {_tuned_text(tuned)}" if tuned and with_tuning else ""
@@ -134,12 +130,12 @@ def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool, w
         typer.echo(f"left {_tuned_text(tuned)}, for which tuning may have taken hours; `--tuning` removes that too")
 
 
-def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: bool) -> None:
+def forget_and_print(backend: str | None, cache: CacheSettings, *, as_json: bool) -> None:
     """Forget failures, together with the plans made after them, and print how many.
 
     Raise HubError on failure, also for a backend that is neither installed nor recorded.
     """
-    root = _trusted(_options(given))
+    root = _trusted(cache)
     if backend is not None:
         _check_named(backend, root)
     number = forget_faults(root, backend)
@@ -162,13 +158,9 @@ def _check_named(backend: str, root: Path) -> None:
         )
 
 
-def _options(given: Mapping[str, Any]) -> Options:
-    return resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
-
-
-def _trusted(options: Options) -> Path:
+def _trusted(cache: CacheSettings) -> Path:
     """Return the cache folder, which need not exist. Raise CacheError if other users could have written its contents."""
-    root = options.cache_root
+    root = cache.root
     if root.exists() and (reason := distrust_root(root)):
         raise CacheError(f"the cache folder is not used: {reason}")
     return root

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import typer
@@ -18,8 +17,7 @@ import typer
 from hub.cache.artifacts import folder_bytes
 from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements, machine_digest
-from hub.cli.flags import ORIGIN
-from hub.config.options import Options, resolve
+from hub.config.options import Options
 from hub.config.settings import from_file
 from hub.discovery.listing import ListedBackend, list_backends
 from hub.discovery.registry import registry
@@ -71,9 +69,9 @@ class Health:
         return all(backend.probe in ("", "passed") for backend in self.backends)
 
 
-def print_health(given: Mapping[str, Any], *, as_json: bool, measure: bool) -> None:
+def print_health(options: Options, *, as_json: bool, measure: bool) -> None:
     """Print the findings, and exit with status 1 if an installed backend fails its probe. Raise HubError on failure."""
-    health = examine(resolve(given, os.environ, Path.cwd(), origin=ORIGIN), measure=measure)
+    health = examine(options, measure=measure)
     if as_json:
         typer.echo(json.dumps(asdict(health) | {"is_healthy": health.is_healthy}, indent=2))
     else:
@@ -90,7 +88,7 @@ def examine(options: Options, *, measure: bool) -> Health:
     try:
         progress.stage("probe")
         backends = list_backends(probe=True)
-        notes = _measure_and_keep(options.cache_root, threads, backends, progress) if measure else ()
+        notes = _measure_and_keep(options.cache.root, threads, backends, progress) if measure else ()
     finally:
         progress.done()
     return Health(
@@ -101,9 +99,9 @@ def examine(options: Options, *, measure: bool) -> Health:
         settings_file=next((setting.origin for setting in from_file(Path.cwd(), None).values()), ""),
         settings=options.origins,
         threads=threads,
-        cache=_cache_facts(options.cache_root, (*registry().notes, *notes)),
+        cache=_cache_facts(options.cache.root, (*registry().notes, *notes)),
         backends=backends,
-        profile=stored_profile(options.cache_root, threads),
+        profile=stored_profile(options.cache.root, threads),
     )
 
 
@@ -162,7 +160,7 @@ def _heading(health: Health) -> list[str]:
     facts = (
         cache.folder,
         f"{cache.nbytes / 1e6:.1f} MB",
-        "" if cache.is_writable else "NOT WRITABLE: set cache_dir to a folder that you own",
+        "" if cache.is_writable else "NOT WRITABLE: set HUB_CACHE_DIR to a folder that you own",
         count(cache.measurements, "measurement"),
     )
     given = ", ".join(f"{key} from {origin}" for key, origin in health.settings.items())

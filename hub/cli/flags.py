@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hub.cli.ending import ending
 from hub.errors import OptionError
+
+if TYPE_CHECKING:
+    from hub.config.options import Options
 
 ORIGIN = "the command line"
 """Name in messages for settings given as flags."""
@@ -23,6 +26,10 @@ Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Batch size: t
 """Type of a command's option for the first dim of the inputs, for `load_model`."""
 Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plans to this file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+CacheDir = Annotated[
+    str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Another cache folder than the one in use.")
+]
+"""Type of the option of commands that work on one cache folder, for `settings_now`."""
 
 
 def _flag(name: str, metavar: str | None, text: str) -> Any:
@@ -50,19 +57,11 @@ _OPTIONS: Mapping[str, Any] = {
     "background": Annotated[
         bool | None, _flag("--background/--no-background", None, "Continue to verify after the first call.")
     ],
-    "compile_workers": Annotated[
-        str | None, _flag("--compile-workers", "N", "Clusters to compile at the same time; 0: one per core.")
-    ],
-    "compile_limit_s": Annotated[str | None, _flag("--compile-limit-s", "TIME", "Time limit for compiling one cluster.")],
-    "memory_limit_gb": Annotated[str | None, _flag("--memory-limit-gb", "GB", "Memory limit of one worker process.")],
-    "output_limit_mb": Annotated[str | None, _flag("--output-limit-mb", "MB", "Output limit of one worker process.")],
     "plan": Annotated[str | None, _flag("--plan", "FILE", "Replay this plan file instead of planning.")],
-    "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
-    "cache_gb": Annotated[str | None, _flag("--cache-gb", "GB", "Largest size of the cache; 10 by default.")],
     "set": Annotated[list[str] | None, _flag("--set", "BACKEND.KEY=VALUE", "A backend's own setting. May be repeated.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
 }
-"""Flag of each setting. Values stay text, so that a wrong one gives the same message as in an environment variable."""
+"""Flag of each option of one model. Values stay text, so that a wrong one gives the same message as in a variable."""
 
 _OF_BACKENDS = frozenset({"backends", "exclude", "force"})
 """Options whose values name backends."""
@@ -80,7 +79,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with a flag for each option of the hub; it is called with `given`, the flags that were set."""
+    """Return the command with a flag for each option of a model; it is called with `given`, the flags that were set."""
 
     def run(**arguments: Any) -> None:
         flags = {key: arguments.pop(key) for key in _OPTIONS}
@@ -90,10 +89,9 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings given as flags, parsed, and checked together with the other sources. Raise OptionError."""
-    import os  # late: `--help` does not need it
-
-    from hub.config.options import check_backends, parse_text, resolve
+    """Return the options given as flags, parsed and checked against the other sources. Raise OptionError."""
+    from hub.config.forms import parse_text
+    from hub.config.options import check_backends
     from hub.plan_file import read_plans
 
     texts = {key: ",".join(value) if key == "force" else value for key, value in flags.items() if value not in (None, [])}
@@ -102,7 +100,7 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
         key: parse_text(key, text, ORIGIN) if isinstance(text, str) else text for key, text in texts.items()
     }
     given |= own
-    chosen = resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
+    chosen = settings_now(given)
     if own or not given.keys().isdisjoint(_OF_BACKENDS):
         from hub.discovery.registry import registry
 
@@ -111,6 +109,18 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     if "plan" in given and chosen.plan is not None:
         read_plans(chosen.plan)  # reports a mistake in the file before a model is built
     return given
+
+
+def settings_now(
+    given: Mapping[str, Any] | None = None, *, cache_dir: str | None = None, cache_gb: str | None = None
+) -> Options:
+    """Return the options in force for a command with these flags. Raise OptionError for invalid ones."""
+    import os  # late: `--help` does not need it
+
+    from hub.config.options import resolve
+
+    flags = {"cache.dir": cache_dir, "cache.gb": cache_gb}
+    return resolve(given, os.environ, Path.cwd(), origin=ORIGIN, flags=flags)
 
 
 def own_settings(texts: Iterable[str]) -> Mapping[str, str]:

@@ -5,39 +5,48 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import typer
-from rich.console import Console
 
 import hub
 from hub.bench.closeness import Difference, difference, tensors_in
 from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import load_model
 from hub.capture.call import uncompiled
+from hub.cli.plan import print_plans
 from hub.frontend.direct.attempt import calls_text, why_dynamo
 from hub.frontend.ownership import captured_plans
 from hub.plan import Plan
+from hub.plan_file import plans_json, write_plans
 from hub.plugin.table import dtype_name
 from hub.pricing.timing import Timing, time_call
 from hub.process.accelerators import accelerators_of, wait_for
 from hub.report.numbers import duration, ratio, spread
-from hub.report.tables import plan_table
+from hub.report.output import check_output
 
 _TIMED_S = 1.0
 """Seconds for which `hub run` times the hub, and then eager."""
 
 
-def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print the plans of a model, one for each captured graph, without running it. Raise HubError on failure."""
+def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], output: str | None, *, as_json: bool) -> None:
+    """Print the plans of a model, one for each captured graph, without running them; write them if `output` names a file.
+
+    A plan file that the environment or a hub.toml names is the one to be written anew, so it is not replayed then. Raise
+    HubError on failure.
+    """
+    if output is not None:
+        check_output(Path(output))
+        given = {"plan": None, **given}
     loaded = load_model(spec, batch=batch, is_tried=True)
     plans: Sequence[Plan] = hub.explain(loaded.module, *loaded.inputs, options=given or None)
-    if as_json:
-        typer.echo(_plans_json(plans))
-    else:
-        _show(plans)
+    print_plans(plans, as_json=as_json)
+    if not as_json:
         typer.echo(calls_text(why_dynamo(uncompiled(loaded.module), loaded.inputs)))
+    if output is not None:
+        write_plans(Path(output), plans)
 
 
 def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
@@ -57,12 +66,10 @@ def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json
     plans: Sequence[Plan] = captured_plans(compiled)
     if as_json:
         typer.echo(
-            json.dumps(
-                _run_facts(spec, found, apart, first_s, warm, eager) | {"plans": json.loads(_plans_json(plans))}, indent=2
-            )
+            json.dumps(_run_facts(spec, found, apart, first_s, warm, eager) | json.loads(plans_json(plans)), indent=2)
         )
         return
-    _show(plans)
+    print_plans(plans, as_json=False)
     for line in _run_lines(found, apart, first_s, warm, eager):
         typer.echo(line)
 
@@ -90,13 +97,3 @@ def _run_lines(found: Any, apart: Difference, first_s: float, warm: Timing, eage
         f"one call    {spread(warm.median_s, warm.spread_s)}",
         f"eager       {spread(eager.median_s, eager.spread_s)}, {ratio(eager.median_s, warm.median_s)} the hub's",
     )
-
-
-def _plans_json(plans: Sequence[Plan]) -> str:
-    return json.dumps([plan.model_dump(mode="json") for plan in plans], indent=2)
-
-
-def _show(plans: Sequence[Plan]) -> None:
-    console = Console()
-    for plan in plans:
-        console.print(plan_table(plan, width=console.width), crop=False)  # tables of backends may be wide

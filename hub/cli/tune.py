@@ -94,11 +94,11 @@ def _facts(spec: str, chosen: Options, took_s: float, output: str | None) -> dic
         "model": spec,
         "budget_s": chosen.budget_s,
         "took_s": took_s,
-        "kept_in": str(chosen.cache_root),
+        "kept_in": str(chosen.cache.root),
         "plan_file": output,
     }
 
 
 def _lines(chosen: Options, took_s: float, output: str | None) -> tuple[str, ...]:
-    lines = (f"tuned in    {duration(took_s)}, budget {duration(chosen.budget_s)}", f"kept in     {chosen.cache_root}")
+    lines = (f"tuned in    {duration(took_s)}, budget {duration(chosen.budget_s)}", f"kept in     {chosen.cache.root}")
     return lines if output is None else (*lines, f'plan file   {output}; replay it with options={{"plan": "{output}"}}')

@@ -4,9 +4,12 @@ Precedence, highest first, setting by setting:
 
 1. explicit: `torch.compile(..., options={...})`, or flags of the `hub` command;
 2. environment variables `HUB_<SETTING>`, such as `HUB_THREADS=2` (an empty value counts as unset);
-3. the nearest `hub.toml`, from the working directory upward to a repository root or the home folder, flat keys;
+3. the nearest `hub.toml`, from the working directory upward to a repository root or the home folder;
    a backend's own settings in a table of its name;
 4. the defaults below.
+
+Settings of the worker processes and the cache hold for all models. They are set in tables of hub.toml, `[workers]` and
+`[cache]`, or in variables `HUB_<TABLE>_<KEY>`, such as `HUB_CACHE_DIR`; `options={...}` cannot have them.
 
 Nothing here imports torch.
 """
@@ -16,15 +19,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from hub.config.settings import Setting, from_call, from_environment, from_file, parse_text, wrong_value
+from hub.config.forms import TABLES, wrong_value
+from hub.config.settings import Setting, from_call, from_environment, from_file, from_flags
 from hub.config.suggest import did_you_mean
+from hub.config.tables import CacheSettings, PathOrNone, WorkerSettings
 from hub.errors import OptionError
 
-__all__ = ["BUDGETS_S", "DEFAULT", "EXPLICIT", "Options", "check_backends", "parse_text", "resolve"]
+__all__ = ["BUDGETS_S", "DEFAULT", "EXPLICIT", "Options", "check_backends", "resolve"]
 
 EXPLICIT = "options="
 """Origin of settings that were given in the call itself."""
@@ -36,14 +41,11 @@ BUDGETS_S: Mapping[str, float] = {"off": 20.0, "fast": 20.0, "full": 600.0}
 """Seconds that planning may take, by `tune`, unless `budget_s` says otherwise."""
 
 _EAGER = "eager"
+_Part = TypeVar("_Part", bound=BaseModel)
 
 
 def _as_tuple(value: Any) -> Any:
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
-
-
-def _as_path(value: Any) -> Any:
-    return Path(value).expanduser() if isinstance(value, (str, Path)) and str(value) else value
 
 
 def _operator_keys(force: Mapping[str, str]) -> Mapping[str, str]:
@@ -55,11 +57,10 @@ def _operator_keys(force: Mapping[str, str]) -> Mapping[str, str]:
 
 _Name = Annotated[str, Field(min_length=1)]
 _Names = Annotated[tuple[_Name, ...], BeforeValidator(_as_tuple)]
-_Path = Annotated[Path | None, BeforeValidator(_as_path)]
 
 
 class Options(BaseModel):
-    """All options of the hub; frozen. Made by `resolve`."""
+    """The options of one model, and the settings that hold for all of them; frozen. Made by `resolve`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -94,22 +95,14 @@ class Options(BaseModel):
     """False runs plugins in this process instead of in workers, to debug a plugin."""
     background: bool = True
     """True continues verification in a worker process after the first answer."""
-    compile_workers: Annotated[int, Field(ge=0)] = 0
-    """Clusters that are compiled at once, each in a worker process; 0 means one per core."""
-    compile_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
-    """Seconds after which compiling one cluster counts as hanging."""
-    memory_limit_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Gigabytes of memory that one worker may use; None means three quarters of the machine's memory."""
-    output_limit_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
-    """Megabytes that one worker may print."""
-    plan: _Path = None
+    plan: PathOrNone = None
     """Plan file to replay instead of planning; None means that the hub plans."""
-    cache_dir: _Path = None
-    """Folder of measurements and saved executables; None means the user's cache folder (see `cache_root`)."""
-    cache_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
-    """Gigabytes that saved executables and plans may take; the least recently used ones are removed first."""
-    debug_dir: _Path = None
+    debug_dir: PathOrNone = None
     """Folder that readable programs, sources and logs are written to; None means that nothing is written."""
+    workers: WorkerSettings = WorkerSettings()
+    """Settings of the worker processes, for all models."""
+    cache: CacheSettings = CacheSettings()
+    """Settings of the cache, for all models."""
     own: dict[str, dict[str, Any]] = {}
     """Backends' own settings, by backend, as given: written `{"NAME": {...}}` among the others."""
     origins: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
@@ -137,15 +130,6 @@ class Options(BaseModel):
         """Return whether a backend may bid. Eager always may."""
         return backend == _EAGER or (backend not in self.exclude and (self.backends is None or backend in self.backends))
 
-    @property
-    def cache_root(self) -> Path:
-        """The cache folder: `cache_dir`, else the platform's cache folder for this user. May not exist yet."""
-        if self.cache_dir is not None:
-            return self.cache_dir
-        import platformdirs  # only the cache needs it
-
-        return platformdirs.user_cache_path("compiler-hub")
-
     def to_json(self) -> str:
         """Return the settings, without their origins, as JSON with sorted keys: equal settings give equal text."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
@@ -158,16 +142,16 @@ def resolve(
     *,
     origin: str = EXPLICIT,
     home: Path | None = None,
+    flags: Mapping[str, str | None] | None = None,
 ) -> Options:
     """Return the options in force, from all sources in the documented order of precedence.
 
-    `given` are the explicit settings, and `origin` is their name in messages. Raises OptionError, with the setting and its
+    `given` are the explicit options of one model, and `origin` is their name in messages. `flags` are settings of tables,
+    as text by full name ("cache.dir"), for commands that work on one cache. Raises OptionError, with the setting and its
     origin, for one that is unknown, of the wrong type or value, or in contradiction with another one.
     """
-    settings: dict[str, Setting] = {}
-    for layer in (from_file(cwd, home), from_environment(environ, cwd), from_call(given, origin, cwd)):
-        settings.update(layer)
-    return _validated(settings)
+    explicit = {**from_call(given, origin, cwd), **from_flags(flags or {}, origin, cwd)}
+    return _validated({**from_file(cwd, home), **from_environment(environ, cwd), **explicit})
 
 
 def check_backends(options: Options, known: Iterable[str]) -> None:
@@ -188,14 +172,20 @@ def check_backends(options: Options, known: Iterable[str]) -> None:
 
 def _validated(settings: Mapping[str, Setting]) -> Options:
     origins = {key: setting.origin for key, setting in settings.items()}
-    values = {key: setting.value for key, setting in settings.items() if "." not in key}
-    try:
-        options = Options(**values, own=_own(settings), origins=origins)
-    except ValidationError as error:
-        key = str(error.errors()[0]["loc"][0])
-        raise wrong_value(key, settings[key].value, settings[key].origin) from None
+    tables = {"workers": _part(WorkerSettings, settings, "workers."), "cache": _part(CacheSettings, settings, "cache.")}
+    options = _part(Options, settings, "", **tables, own=_own(settings), origins=origins)
     _check_agreement(options)
     return options
+
+
+def _part(kind: type[_Part], settings: Mapping[str, Setting], prefix: str, **more: Any) -> _Part:
+    """Return the value of the settings whose names are a prefix and one of its fields. Raises OptionError."""
+    values = {name: settings[prefix + name].value for name in kind.model_fields if prefix + name in settings}
+    try:
+        return kind(**values, **more)
+    except ValidationError as error:
+        key = prefix + str(error.errors()[0]["loc"][0])
+        raise wrong_value(key, settings[key].value, settings[key].origin) from None
 
 
 def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
@@ -203,7 +193,7 @@ def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for key, setting in settings.items():
         backend, dot, name = key.partition(".")
-        if not dot:
+        if not dot or backend in TABLES:
             continue
         value = str(setting.value) if isinstance(setting.value, Path) else setting.value
         try:

@@ -1,4 +1,4 @@
-"""Sources of settings: the call, the environment, or a hub.toml; and how each setting is written.
+"""Sources of settings: the call, the environment, or a hub.toml.
 
 Values are not validated here; only names are checked. `hub.config.options` holds the schema.
 """
@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import importlib.metadata as metadata
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from hub.config.forms import KEYS, MOVED, OPTIONS, PATHS, PREFIX, TABLES, keys_of, parse_text, place_of, variable_of
 from hub.config.suggest import did_you_mean
 from hub.errors import OptionError, words_of
 
 CONFIG_FILE = "hub.toml"
-_PREFIX = "HUB_"
 _RESERVED = ("disc", "mdla")
 """First-party plugins whose settings are accepted even if the plugin is not installed."""
 SLOW_IMPORTS = "HUB_SLOW_IMPORTS"
 """Variable that tells child processes which plugins took too long to import."""
 _OTHER_VARIABLES = frozenset({"HUB_PROGRESS", SLOW_IMPORTS})
 """Variables that the hub reads elsewhere and that are not options."""
+VARIABLES: Mapping[str, str] = {variable_of(key): key for key in KEYS}
+"""Setting of each variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,96 +35,34 @@ class Setting:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """Written form of one setting: for messages, and for reading it from text."""
-
-    wanted: str
-    example: str
-    """Example value in Python syntax."""
-    parse: Callable[[str], Any] = str
-    """Parser for the text of a variable or flag. Raises ValueError."""
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in _names(text)]
-    if bad := [key for key, equals, _ in pairs if not equals]:
-        raise ValueError(f"{bad[0]!r} has no '='")
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _truth(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in _TRUTH:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return _TRUTH[word]
-
-
-def _seconds(text: str) -> float:
-    """Read "90", "90s", "10m" or "1.5h"."""
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS_S else (text, "s")
-    return float(number) * _UNITS_S[unit]
-
-
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-_FORMS: Mapping[str, _Form] = {
-    "backends": _Form("names of backends", '["onnxruntime", "openvino"]', _names),
-    "exclude": _Form("names of backends", '["inductor"]', _names),
-    "force": _Form("a mapping from operators to backends", '{"aten.softmax": "eager"}', _pairs),
-    "threads": _Form("a whole number of at least 1", "2", int),
-    "accuracy": _Form("a number above 0", "0.001", float),
-    "strict": _Form("true or false", "True", _truth),
-    "shadow": _Form("a share of calls from 0 to 1", "0.01", float),
-    "cuda_graphs": _Form("true or false", "True", _truth),
-    "renew": _Form("true or false", "True", _truth),
-    "tune": _Form('one of "off", "fast" and "full"', '"fast"'),
-    "start": _Form('"eager" or "wait"', '"wait"'),
-    "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),
-    "isolate": _Form("true or false", "False", _truth),
-    "background": _Form("true or false", "False", _truth),
-    "compile_workers": _Form("a whole number, 0 for one per core", "4", int),
-    "compile_limit_s": _Form("a number of seconds above 0", '120; flags and variables may say "90s" or "10m"', _seconds),
-    "memory_limit_gb": _Form("a number of gigabytes above 0", "16.0", float),
-    "output_limit_mb": _Form("a number of megabytes above 0", "100.0", float),
-    "plan": _Form("the path of a plan file", '"plan.json"'),
-    "cache_dir": _Form("the path of a folder", '"~/.cache/hub"'),
-    "cache_gb": _Form("a number of gigabytes above 0", "10", float),
-    "debug_dir": _Form("the path of a folder", '"hub_debug"'),
-}
-
-
-KEYS: tuple[str, ...] = tuple(_FORMS)
-"""Names of the settings."""
-_PATHS = ("plan", "cache_dir", "debug_dir")
-
-
 def from_call(given: Mapping[str, Any] | None, origin: str, cwd: Path) -> Mapping[str, Setting]:
-    """Return the explicit settings. Raises OptionError for an unknown name."""
+    """Return the explicit settings of one model. Raises OptionError for an unknown name."""
     if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise OptionError(f"{origin} must be a mapping, got {type(given).__name__}", hint='write options={"threads": 2}')
-    return dict(_flat(given or {}, origin, cwd))
+    return dict(_flat(given or {}, origin, cwd, OPTIONS))
+
+
+def from_flags(flags: Mapping[str, str | None], origin: str, cwd: Path) -> Mapping[str, Setting]:
+    """Return the settings of tables that are given as flags of a command; None for one that is not. Raises OptionError."""
+    return {
+        key: Setting(_anchored(key, parse_text(key, text, origin), cwd), origin)
+        for key, text in flags.items()
+        if text is not None
+    }
 
 
 def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Setting]:
     """Return the settings in `HUB_*` variables. Raises OptionError for an unknown variable or unreadable text."""
     found: dict[str, Setting] = {}
     for variable in sorted(environ):
-        if not variable.startswith(_PREFIX) or variable in _OTHER_VARIABLES or not environ[variable].strip():
+        if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES or not environ[variable].strip():
             continue
-        key = variable.removeprefix(_PREFIX).lower()
-        owner = _owner(variable)
-        if key in KEYS and variable.isupper():
+        if (key := VARIABLES.get(variable)) is not None:
             value = parse_text(key, environ[variable], variable)
             found[key] = Setting(_anchored(key, value, cwd), variable)
-        elif owner:
-            found[f"{owner}.{key.removeprefix(f'{owner}_')}"] = Setting(environ[variable].strip(), variable)
+        elif owner := _owner(variable):
+            name = variable.removeprefix(f"{PREFIX}{owner.upper()}_").lower()
+            found[f"{owner}.{name}"] = Setting(environ[variable].strip(), variable)
         else:
             raise _unknown_variable(variable)
     return found
@@ -136,17 +76,28 @@ def of_backend(name: str, settings: Mapping[str, Setting]) -> Mapping[str, Setti
 
 def is_variable(origin: str) -> bool:
     """Return whether a setting came from the environment."""
-    return origin.startswith(_PREFIX)
+    return origin.startswith(PREFIX)
+
+
+def why_not_named(backend: str) -> str:
+    """Return why no backend may have this name: its settings would be mistaken for the hub's; "" if one may."""
+    if backend in TABLES:
+        return f"no backend can be named {backend!r}: hub.toml has a table [{backend}] of the hub's own settings"
+    if backend in OPTIONS:
+        return f"no backend can be named {backend!r}: the hub has an option of this name"
+    return ""
 
 
 def _owner(variable: str) -> str:
     """Return the plugin that a variable's setting belongs to, preferring the longest name; "" for none."""
-    names = (name for name in _plugins() if variable.startswith(f"{_PREFIX}{name.upper()}_"))
+    names = (name for name in _plugins() if variable.startswith(f"{PREFIX}{name.upper()}_"))
     return max(names, key=len, default="")
 
 
 def _plugins() -> tuple[str, ...]:
-    return tuple(sorted({*_RESERVED, *(point.name for point in metadata.entry_points(group="hub"))}))
+    """Return the names that settings of backends may have; a plugin whose name is the hub's own has none."""
+    names = {*_RESERVED, *(point.name for point in metadata.entry_points(group="hub"))}
+    return tuple(sorted(name for name in names if not why_not_named(name)))
 
 
 def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
@@ -158,27 +109,30 @@ def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise OptionError(
-            f"{path} cannot be read: {words_of(error)}", hint="a hub.toml has lines such as: threads = 2"
+            f"{path} cannot be read: {words_of(error)}", hint="a hub.toml has keys and tables, such as: threads = 2"
         ) from error
-    return dict(_flat(table, str(path), path.parent))
+    return dict(_flat(table, str(path), path.parent, KEYS))
 
 
-def _flat(given: Mapping[str, Any], origin: str, folder: Path) -> Iterator[tuple[str, Setting]]:
-    """Yield settings by name, those of backends as "NAME.KEY", whichever way they are written. Raises OptionError."""
+def _flat(given: Mapping[str, Any], origin: str, folder: Path, keys: Sequence[str]) -> Iterator[tuple[str, Setting]]:
+    """Yield settings by name, whichever way they are written; those of tables and backends as "NAME.KEY".
+
+    `keys` are the hub's own settings that this source may have. Raises OptionError.
+    """
+    plugins = _plugins()
+    groups = {*plugins, *(key.partition(".")[0] for key in keys if "." in key)}
     for key, value in given.items():
-        if key in KEYS:
+        if key in keys:
             yield key, Setting(_anchored(key, value, folder), origin)
-        elif str(key).partition(".")[0] not in _plugins():
-            raise _unknown_key(key, origin)
-        elif "." in key:
-            yield key, Setting(value, origin)
-        elif isinstance(value, Mapping):
+        elif key in groups and isinstance(value, Mapping):
             own = cast("Mapping[Any, Any]", value)
-            yield from ((f"{key}.{name}", Setting(item, origin)) for name, item in own.items())
+            yield from _flat({f"{key}.{name}": item for name, item in own.items()}, origin, folder, keys)
+        elif key in groups:
+            raise _not_grouped(key, value, origin)
+        elif str(key).partition(".")[0] in plugins:
+            yield key, Setting(value, origin)
         else:
-            raise OptionError(
-                f"option {key!r} (from {origin}) must be a mapping of that backend's settings, got {value!r}", backend=key
-            )
+            raise _unknown_key(key, origin, (*keys, *plugins))
 
 
 def _config_candidates(cwd: Path, home: Path | None) -> Iterator[Path]:
@@ -205,33 +159,35 @@ def _home() -> Path | None:
 
 def _anchored(key: str, value: Any, folder: Path) -> Any:
     """Make a relative path absolute, relative to where it was written. Leave other values unchanged."""
-    if key not in _PATHS or not isinstance(value, (str, Path)) or not str(value):
+    if key not in PATHS or not isinstance(value, (str, Path)) or not str(value):
         return value
     return folder / Path(value).expanduser()
 
 
-def parse_text(key: str, text: str, origin: str) -> Any:
-    """Return the value of a setting written as text ("a,b" for names, "x=a,y=b" for `force`). Raises OptionError."""
-    try:
-        return _FORMS[key].parse(text)
-    except ValueError:
-        raise wrong_value(key, text, origin) from None
+def _not_grouped(key: str, value: Any, origin: str) -> OptionError:
+    """Return the error for a single value where a table's or a backend's settings belong."""
+    if key in TABLES:
+        names = ", ".join(full.partition(".")[2] for full in keys_of(key))
+        return OptionError(f"option {key!r} (from {origin}) must be a table, got {value!r}", hint=f"its keys are {names}")
+    text = f"option {key!r} (from {origin}) must be a mapping of that backend's settings, got {value!r}"
+    return OptionError(text, backend=key)
 
 
-def wrong_value(key: str, value: Any, origin: str) -> OptionError:
-    """Return the error for a value of the wrong type or size."""
-    form = _FORMS[key]
-    return OptionError(
-        f"option {key!r} (from {origin}) must be {form.wanted}, got {value!r}", hint=f"for example {key} = {form.example}"
-    )
-
-
-def _unknown_key(key: Any, origin: str) -> OptionError:
-    hint = f"choose from {', '.join(KEYS)}, or a backend's name"
-    return OptionError(f"unknown option {key!r} in {origin}{did_you_mean(str(key), (*KEYS, *_plugins()))}", hint=hint)
+def _unknown_key(key: Any, origin: str, known: Sequence[str]) -> OptionError:
+    """Return the error for a name that its source cannot have; `known` are those that it can."""
+    if key in MOVED:
+        return OptionError(f"{origin}: {key!r} is now {place_of(MOVED[key])}")
+    table = str(key).partition(".")[0]
+    if table in TABLES and table not in {name.partition(".")[0] for name in known}:
+        places = "; ".join(map(place_of, (key,) if key in KEYS else keys_of(table)))
+        return OptionError(f"{origin}: {key!r} is set for all models at once", hint=f"set {places}")
+    hint = f"choose from {', '.join(name for name in known if name in KEYS)}, or a backend's name"
+    return OptionError(f"unknown option {key!r} in {origin}{did_you_mean(str(key), known)}", hint=hint)
 
 
 def _unknown_variable(variable: str) -> OptionError:
-    names = [_PREFIX + key.upper() for key in KEYS]
-    meant = did_you_mean(variable, names, ignoring=_PREFIX)
-    return OptionError(f"unknown environment variable {variable!r}{meant}", hint=f"choose from {', '.join(names)}")
+    former = variable.removeprefix(PREFIX).lower()
+    if former in MOVED:
+        return OptionError(f"{variable}: {former!r} is now {place_of(MOVED[former])}")
+    meant = did_you_mean(variable, VARIABLES, ignoring=PREFIX)
+    return OptionError(f"unknown environment variable {variable!r}{meant}", hint=f"choose from {', '.join(VARIABLES)}")

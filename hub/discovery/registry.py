@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
-from hub.config.settings import Setting, from_environment, is_variable, of_backend
+from hub.config.settings import Setting, from_environment, is_variable, of_backend, why_not_named
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.plugins import Plugin
 from hub.discovery.trial import Trials, registered, try_imports
@@ -71,7 +71,7 @@ class Registry:
         """
         wanted = {name: given for name in options.own if name in self.entries and (given := options.own_of(name))}
         entries = [_configured(entry, wanted[name]) if name in wanted else entry for name, entry in self.entries.items()]
-        found = Registry((_kept_in(entry, options.cache_root) for entry in entries), self.plugins, self.notes)
+        found = Registry((_kept_in(entry, options.cache.root) for entry in entries), self.plugins, self.notes)
         found._loaded, found._lock = self._loaded, self._lock
         return found
 
@@ -153,7 +153,7 @@ def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -
         with kept_state() as changed:
             plugin = Plugin.of(point.name, point.load())
             entries = [Entry(_checked(info), package, version, _status(info)) for info in registered(plugin)]
-            entries = [_under_variables(entry) for entry in entries]
+            entries = [_under_variables(_well_named(entry)) for entry in entries]
         plugins.append(plugin)
         note = told_changes(changed, HERE, "importing it")
         return tuple(replace(entry, note=note) for entry in entries)
@@ -161,6 +161,12 @@ def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -
         if not is_plugins(error):
             raise
         return (_broken(point.name, package, version, _fault_of(error)),)
+
+
+def _well_named(entry: Entry) -> Entry:
+    """Return an entry; without settings and refused if its name is one that the hub's own settings have."""
+    reason = why_not_named(entry.name)
+    return replace(entry, info=replace(entry.info, settings=""), status=refused(reason)) if reason else entry
 
 
 def _under_variables(entry: Entry) -> Entry:

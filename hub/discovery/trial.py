@@ -195,7 +195,7 @@ def _cache_root() -> Path:
     with contextlib.suppress(OSError, OptionError):
         given = os.environ.get("HUB_CACHE_DIR", "")
         found = from_environment({"HUB_CACHE_DIR": given}, Path.cwd()) or from_file(Path.cwd(), None)
-        if "cache_dir" in found and isinstance(path := found["cache_dir"].value, Path):
+        if "cache.dir" in found and isinstance(path := found["cache.dir"].value, Path):
             return path
     import platformdirs  # as in the options: only the cache needs it
 

@@ -515,7 +515,7 @@ class CompiledGraph:
             self._warn()
 
     def _warn(self) -> None:
-        folder = str(self.options.cache_root)
+        folder = str(self.options.cache.root)
         if self._cache_problem and folder not in _warned_folders:
             _warned_folders.add(folder)
             warnings.warn(f"nothing is saved for later processes: {self._cache_problem}", HubWarning, stacklevel=3)

@@ -161,8 +161,8 @@ def _for_body(options: Options, graph: Graph) -> Options:
 
 def _expect_work(options: Options) -> None:
     """Start what workers of this process will need, if it is likely to use any. Do not wait for it."""
-    if options.isolate and may_need_workers(options.cache_root):
-        measure_early(options.cache_root, options.threads or torch.get_num_threads())
+    if options.isolate and may_need_workers(options.cache.root):
+        measure_early(options.cache.root, options.threads or torch.get_num_threads())
         POOL.prepare()
 
 

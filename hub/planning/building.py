@@ -280,7 +280,9 @@ class Builder:
         """
         sample, options = cut_sample(self.context.sample, candidate.group.nodes, values), self.context.options
         try:
-            with Session(sample, self.context.threads, limits_of(options), options=options, is_timed=False) as session:
+            with Session(
+                sample, self.context.threads, limits_of(options.workers), options=options, is_timed=False
+            ) as session:
                 return session.try_out(candidate)
         except WorkerError as error:
             hint = "options={'isolate': False} compiles in this process"

@@ -9,6 +9,7 @@ from pathlib import Path
 from hub.cache.keys import artifact_parts, available_cores, digest_of
 from hub.cache.measurements import Measurements, Subject, machine_digest, modes_digest, versions_of
 from hub.config.options import Options
+from hub.config.tables import WorkerSettings
 from hub.discovery.registry import Registry
 from hub.errors import WorkerError
 from hub.partition.assignments import Assignment
@@ -137,7 +138,7 @@ class PlanningContext:
         """Return how many clusters of a backend compile at once."""
         own = self.registry.entries[backend].settings
         wanted = None if own is None else own.compile_workers
-        return wanted or self.options.compile_workers or available_cores()
+        return wanted or self.options.workers.count or available_cores()
 
     def folder(self, found: Group, settings: CompileSettings) -> Path:
         """Return the folder of a cluster's executable, saved or not. Reads the weights: the name is a content digest."""
@@ -146,10 +147,10 @@ class PlanningContext:
         return self.artifacts / found.backend / digest_of(parts)
 
 
-def limits_of(options: Options) -> Limits:
+def limits_of(settings: WorkerSettings) -> Limits:
     """Return the resource limits of one worker process."""
-    memory_bytes = default_memory_bytes() if options.memory_limit_gb is None else int(1e9 * options.memory_limit_gb)
-    return Limits(options.compile_limit_s, memory_bytes, int(1e6 * options.output_limit_mb))
+    memory_bytes = default_memory_bytes() if settings.memory_limit_gb is None else int(1e9 * settings.memory_limit_gb)
+    return Limits(settings.compile_limit_s, memory_bytes, int(1e6 * settings.output_limit_mb))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def remember_failure(context: PlanningContext, candidate: Candidate) -> None:
 
 
 def _under_limits(context: PlanningContext, subject: Subject) -> Subject:
-    limits = asdict(limits_of(context.options))
+    limits = asdict(limits_of(context.options.workers))
     return replace(subject, modes=digest_of({"modes": subject.modes, "limits": limits}))
 
 

@@ -114,14 +114,14 @@ class Maker:
             if is_news:
                 store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan))
             if made.plan.decided_by is not DecidedBy.REPLAYED:  # then nothing was compiled
-                store.prune(self.options.cache_gb * 1e9)
+                store.prune(self.options.cache.gb * 1e9)
         self.progress.done()
         return replace(made, phases=session.crew.phases.found)
 
     def is_quick(self) -> bool:
         """Return whether a plan for this graph is cached or cannot be: planning in another process then gains nothing."""
         try:
-            store = Store(self.options.cache_root)
+            store = Store(self.options.cache.root)
         except CacheError:
             return True
         found = self._replayed(self._found(store))
@@ -202,7 +202,7 @@ class Maker:
         """Return the workers for one plan; none is started before it is needed."""
         is_timed = not is_dry and self.options.tune != "off" and plan is None and self.options.plan is None
         sample = Sample(self.graph, tuple(values))
-        return Session(sample, self.threads, limits_of(self.options), options=self.options, is_timed=is_timed)
+        return Session(sample, self.threads, limits_of(self.options.workers), options=self.options, is_timed=is_timed)
 
     def _context(self, store: Store, session: Session) -> tuple[PlanningContext, tuple[Event, ...]]:
         measurements, text = Measurements.open(store.root)
@@ -233,7 +233,7 @@ class Maker:
         """Yield the cache with ""; if it must not or cannot be used, yield a temporary one with the reason."""
         with contextlib.ExitStack() as stack:
             try:
-                store, problem = Store(self.options.cache_root), ""
+                store, problem = Store(self.options.cache.root), ""
             except CacheError as error:
                 store, problem = Store(stack.enter_context(scratch("cache"))), str(error)
             yield store, problem

@@ -26,7 +26,7 @@ from hub.planning.schedule import plain_names
 from hub.plugin.graph import Graph, Pin
 from hub.plugin.table import operator_name
 
-_AGAIN = "make the plan again with `hub plan MODEL -o FILE`"
+_AGAIN = "make the plan again with `hub explain MODEL -o FILE`"
 
 
 def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registry, ask: Ask | None = None) -> Plan:

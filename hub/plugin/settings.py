@@ -31,7 +31,7 @@ class BackendSettings(BaseModel):
 
         Tuning results are stored there (`hub.cache.tuning.tuning_folder`, or the store of measurements).
         """
-        return self._cache_folder or resolve(None, os.environ, Path.cwd()).cache_root
+        return self._cache_folder or resolve(None, os.environ, Path.cwd()).cache.root
 
     def kept_in(self, cache_folder: Path) -> Self:
         """Return the same settings with another cache folder."""
@@ -73,7 +73,7 @@ class BackendSettings(BaseModel):
 
     @property
     def compile_workers(self) -> int | None:
-        """The number of its clusters that may be compiled at once under these settings; None means the hub's option."""
+        """The number of its clusters that may be compiled at once under these settings; None means the hub's setting."""
         return None
 
     @property

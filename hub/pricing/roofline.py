@@ -156,7 +156,7 @@ def _most_flops_s(threads: int, device: torch.device | None) -> float:
 @cache
 def _own_peaks(threads: int) -> Peaks:
     with contextlib.suppress(HubError):  # an invalid setting is reported where it is used
-        root = resolve(None, os.environ, Path.cwd()).cache_root
+        root = resolve(None, os.environ, Path.cwd()).cache.root
         if kept := stored_profile(root, threads):
             return Peaks(kept.flops_s, kept.bytes_s)
     return Peaks(*first_peaks(threads))

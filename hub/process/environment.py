@@ -14,6 +14,24 @@ def environment_now() -> dict[str, str]:
 
 
 @contextmanager
+def variables_set(values: Mapping[str, str]) -> Generator[None]:
+    """Set variables for this process, with all its threads, and those that it starts; restore them at the end.
+
+    For processes that belong to the hub, such as a command.
+    """
+    earlier = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in earlier.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
 def seen_by_libraries(values: Mapping[str, str]) -> Generator[None]:
     """Set variables for code that reads them with the C library (`getenv`), and reset them at the end.
 

@@ -96,7 +96,7 @@ class Batches:
         first: Collection[str],
         alone_s: float,
     ) -> tuple[Candidate, ...]:
-        """Compile each backend's candidates in its own worker, as many at once as there are cores, or as the options set.
+        """Compile each backend's candidates in its own worker, as many at once as there are cores, or as the settings say.
 
         Needed candidates go before optional ones, and earlier backends before later ones.
 
@@ -178,7 +178,7 @@ class Batches:
 
     def _at_once(self, most: Mapping[str, int]) -> int:
         """Return how many clusters are compiled at once, across all backends."""
-        return max(self._crew.options.compile_workers or available_cores(), *most.values(), 1)
+        return max(self._crew.options.workers.count or available_cores(), *most.values(), 1)
 
 
 def _suffix(number: int) -> str:

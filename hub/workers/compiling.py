@@ -17,7 +17,7 @@ from hub.workers.crew import RUN_LIMIT_S, Crew
 from hub.workers.limits import Saving
 
 SAVED_PER_WEIGHT = 8
-"""Bytes that may be saved per byte of the graph's weights, in addition to `output_limit_mb`: four bits may become 32."""
+"""Bytes that may be saved per byte of the graph's weights, on top of `workers.output_limit_mb`: four bits may become 32."""
 
 
 class Compiler:
@@ -120,7 +120,7 @@ class Compiler:
                 raise LimitExceeded(reason, hint="raise the limit, or exclude the backend")
             if now() > last_s:
                 worker.kill()
-                text = f"not compiled within {limit_s:.0f} s (`compile_limit_s`)"
+                text = f"not compiled within {limit_s:.0f} s (`workers.compile_limit_s`)"
                 raise LimitExceeded(text, hint="raise the limit, or exclude the backend")
             if clock is not None and now() > clock.compile_until(backend):
                 worker.kill()

@@ -43,7 +43,7 @@ def receive(descriptor: int, within_s: float, most_bytes: int | None = None) -> 
         raise CompileError("the worker process wrote unexpected data to the hub's pipe")
     size = int.from_bytes(header[len(_MAGIC) :], "little")
     if most_bytes is not None and size > most_bytes:
-        allowed = f"{megabytes(most_bytes)} allowed (`output_limit_mb`)"
+        allowed = f"{megabytes(most_bytes)} allowed (`workers.output_limit_mb`)"
         raise LimitExceeded(f"the worker process started to send an answer of {megabytes(size)}, {allowed}")
     data = _read(descriptor, size, deadline)
     try:

@@ -25,9 +25,10 @@ class Limits:
     def excess(self, pid: int, log: Path) -> str:
         """Return which limit a process exceeds, or "" if it exceeds none."""
         if (taken := memory_bytes(pid)) > self.memory_bytes:
-            return f"it took {megabytes(taken)} of memory, {megabytes(self.memory_bytes)} allowed (`memory_limit_gb`)"
+            allowed = megabytes(self.memory_bytes)
+            return f"it took {megabytes(taken)} of memory, {allowed} allowed (`workers.memory_limit_gb`)"
         if (printed := _size(log)) > self.output_bytes:
-            return f"it printed {megabytes(printed)}, {megabytes(self.output_bytes)} allowed (`output_limit_mb`)"
+            return f"it printed {megabytes(printed)}, {megabytes(self.output_bytes)} allowed (`workers.output_limit_mb`)"
         return ""
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hub.config.settings import KEYS
+from hub.config.settings import VARIABLES
 from hub.errors import PluginError, WorkerError
 from hub.process.environment import environment_now
 from hub.process.forks import freed_in_forks, in_forks
@@ -211,9 +211,8 @@ def _inherited() -> str:
     The hub's own settings are left out, since workers receive them with each request. So are the variables that pytest sets
     for each test.
     """
-    own = {f"HUB_{key.upper()}" for key in KEYS}
     variables = environment_now().items()
-    inherited = {name: value for name, value in variables if name not in own and not name.startswith("PYTEST_")}
+    inherited = {name: value for name, value in variables if name not in VARIABLES and not name.startswith("PYTEST_")}
     return _text({"environment": inherited, "process": os.getpid()})
 
 

@@ -26,7 +26,7 @@ from hub.workers.runners import PlanRunners
 from hub.workers.transfer import Sample
 
 ASK_LIMIT_S = 120.0
-"""Maximum seconds that a backend may take to load and to report its support; less if `compile_limit_s` is less."""
+"""Maximum seconds that a backend may take to load and to report its support; less if `workers.compile_limit_s` is less."""
 MIN_ASK_S = 10.0
 """Minimum of that limit: importing a library takes some seconds, however fast it compiles."""
 ESTIMATE_LIMIT_S = 10.0

@@ -54,7 +54,7 @@ def trusted_place() -> Place:
         return Place(default)
     problem = f"Inductor's own cache is not used: {reason}"
     try:
-        folder = compiler_folder(resolve(None, os.environ, Path.cwd()).cache_root, "inductor")
+        folder = compiler_folder(resolve(None, os.environ, Path.cwd()).cache.root, "inductor")
     except CacheError as error:
         hint = f"remove {default}, or name a folder of yours in {VARIABLE}"
         raise CompileError(f"{problem}; {error.message}", backend="inductor", hint=hint) from error

@@ -78,7 +78,7 @@ class Tvm(Backend):
     ) -> str:
         """Search for schedules of all kernels of a model. Each schedule is in the database as soon as it is measured."""
         if find_spec("xgboost") is None:  # MetaSchedule's cost model; running needs none
-            hint = "pip install 'compiler-hub[tvm]'"
+            hint = "pip install 'compiler-hub[tvm-tune]'"
             raise PluginError("searching for kernels needs xgboost, which is not installed", backend=NAME, hint=hint)
         from plugin_tvm import tuning
         from plugin_tvm.database import Database

@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 import hub
 from hub.frontend.direct.compile import program_of
+from hub.process.environment import variables_set
 from tests.architectures import tiny as tiny_models
 from tests.architectures.differences import difference
 from tests.architectures.tiny import NoTinyConfigurationError, Tiny, tiny
@@ -117,10 +118,10 @@ def _compiled(found: Tiny, expected: list[Any], state: Mapping[str, Any]) -> Row
     """Return what the hub compiled of a model, and how its answers differ from eager's."""
     model = found.build()
     model.load_state_dict(state)
-    with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as cache, variables_set({"HUB_CACHE_DIR": cache}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         options = {
-            "start": "wait", "tune": "off", "isolate": False, "background": False, "backends": BACKENDS, "cache_dir": cache,
+            "start": "wait", "tune": "off", "isolate": False, "background": False, "backends": BACKENDS,
         }  # fmt: skip
         compiled = hub.compile(model, options=options)
         answers = [found.run(compiled) for _ in range(CALLS)]

@@ -24,7 +24,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, list[str]
     said: list[str] = []
     wanted = Sweep(folder, ("eager", "hub@warm"), ("mlp",), 1, 3, GIVEN, small=True, resume=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("HUB_CACHE_DIR", raising=False)  # an option that names the cache would make the sweep use it
+        patch.setenv("HUB_CACHE_DIR", str(folder.parent / "users"))
         sweep(wanted, said.append)
     return wanted, said
 
@@ -39,11 +39,12 @@ def test_a_sweep_writes_every_file(finished: tuple[Sweep, list[str]]) -> None:
 
 
 def test_first_calls_are_cold_and_second_processes_warm(finished: tuple[Sweep, list[str]]) -> None:
-    """A sweep begins with empty caches; a contender of the first call only is not timed, and has not failed."""
+    """A sweep has empty caches, not the user's; a contender of the first call only is not timed, and has not failed."""
     run = sweep_module.read(finished[0].folder / "mlp-b64.json")
     assert run is not None
     warm = next(one for one in run.results if one.name == "hub@warm")
     assert run.is_fresh
+    assert not list((finished[0].folder.parent / "users").rglob("measurements.sqlite"))
     assert (warm.failure, warm.call_s, warm.blocks_s) == ("", None, ())
     assert warm.first_call_s is not None
 

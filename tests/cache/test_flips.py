@@ -21,6 +21,7 @@ from hub.cache.measurements import Choice, Failure, Measurement, Measurements, S
 from hub.cache.store import Store
 from hub.plan import Plan, PlannedCluster
 from hub.plugin.cost import Cost
+from hub.process.environment import variables_set
 
 SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", 1e-3, "modes")
 SUBJECTS = tuple(replace(SUBJECT, structure=f"s{number}") for number in range(13))
@@ -192,9 +193,9 @@ def run_model(cache: Path, *backends: str, **options: object) -> tuple[bool, hub
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
     x = torch.randn(3, 16)
-    given = {"backends": list(backends), "cache_dir": str(cache), "tune": "off", "threads": 1, **options}
+    given = {"backends": list(backends), "tune": "off", "threads": 1, **options}
     compiled = torch.compile(model, backend="hub", options=given)
-    with torch.no_grad():
+    with torch.no_grad(), variables_set({"HUB_CACHE_DIR": str(cache)}):
         result = compiled(x)
         is_right = torch.allclose(result, model(x), rtol=1e-5, atol=1e-6)
     (plan,) = hub.plans(compiled)
@@ -264,12 +265,13 @@ def test_a_plan_that_was_tampered_with_is_not_replayed(tmp_path: Path) -> None:
     assert any(f"{path} is damaged; it was removed" in event.message for event in plan.events)
 
 
-def test_an_executable_that_is_pruned_in_time_is_compiled_again(tmp_path: Path) -> None:
-    """The cache stays within the size that the option gives, once no process has used it for a while."""
+def test_an_executable_that_is_pruned_in_time_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache stays within the size that its setting gives, once no process has used it for a while."""
     cache = tmp_path / "cache"
     assert run_model(cache, "onnxruntime")[0]
     (folder,) = (cache / "artifacts" / "onnxruntime").iterdir()
     os.utime(folder / SEAL, (1000, 1000))
     artifacts._in_use.clear()
-    assert run_model(cache, "openvino", cache_gb=1e-6)[0]
+    monkeypatch.setenv("HUB_CACHE_GB", "1e-6")
+    assert run_model(cache, "openvino")[0]
     assert not folder.exists()

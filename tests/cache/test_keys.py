@@ -20,7 +20,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from hub.cache import keys
 from hub.cache.keys import WITHOUT_EFFECT, artifact_parts, code_digest, digest_of, plan_parts
 from hub.cache.measurements import Measurements
+from hub.config.forms import KEYS
 from hub.config.options import Options
+from hub.config.tables import CacheSettings, WorkerSettings
 from hub.discovery.registry import registry
 from hub.partition.extract import extract
 from hub.planning.context import PlanningContext, limits_of
@@ -629,9 +631,9 @@ OPTIONS_FLIPS: dict[str, Any] = {
     "threads": 5,
     "accuracy": 1e-3,
     "cuda_graphs": True,
-    "compile_limit_s": 5.0,
-    "memory_limit_gb": 1.0,
-    "output_limit_mb": 1.0,
+    "workers.compile_limit_s": 5.0,
+    "workers.memory_limit_gb": 1.0,
+    "workers.output_limit_mb": 1.0,
     "own": {"toy": {"level": 1}},
 }
 """Options that change which plan is best, or may be chosen."""
@@ -644,11 +646,11 @@ EFFECTLESS: dict[str, Any] = {
     "isolate": False,
     "background": False,
     "start": "wait",
-    "compile_workers": 1,
     "plan": Path("p.json"),
-    "cache_dir": Path("c"),
-    "cache_gb": 1.0,
     "debug_dir": Path("d"),
+    "workers.count": 1,
+    "cache.dir": Path("c"),
+    "cache.gb": 1.0,
 }
 """Other values for the options that do not; `WITHOUT_EFFECT` says why each does not."""
 COMPILED_IN = {"threads": 5, "accuracy": 1e-3, "tune": "full", "own": {"triton": {"interpret": True}}}
@@ -676,45 +678,52 @@ def test_every_part_is_in_a_plans_key(name: str) -> None:
 @pytest.mark.parametrize("name", OPTIONS_FLIPS)
 def test_options_that_change_the_plan_are_in_its_key(name: str) -> None:
     """Each of them."""
-    check_only("options", plan_key(), plan_key(options=Options(**{name: OPTIONS_FLIPS[name]})))
+    check_only("options", plan_key(), plan_key(options=options_with(name, OPTIONS_FLIPS[name])))
 
 
 @pytest.mark.parametrize("name", EFFECTLESS)
 def test_options_that_change_no_plan_are_not_in_its_key(name: str) -> None:
     """Else a plan would be lost with every folder that is written to."""
-    assert plan_key() == plan_key(options=Options(**{name: EFFECTLESS[name]}))
+    assert plan_key() == plan_key(options=options_with(name, EFFECTLESS[name]))
 
 
 def test_every_option_is_flipped_or_declared_without_effect() -> None:
     """One that is added needs a value here that changes a plan's key, or a reason why it changes none."""
-    assert set(Options.model_fields) == {*OPTIONS_FLIPS, *WITHOUT_EFFECT, "origins"}  # where settings came from is none
+    assert {*KEYS, "own"} == {*OPTIONS_FLIPS, *WITHOUT_EFFECT}
     assert set(EFFECTLESS) == set(WITHOUT_EFFECT)
     assert not set(OPTIONS_FLIPS) & set(WITHOUT_EFFECT)
     assert all(WITHOUT_EFFECT.values())
     assert plan_key() == plan_key(options=Options(origins={"threads": "elsewhere"}))
 
 
-def compiled_key(**given: Any) -> dict[str, str]:
+def options_with(name: str, value: Any) -> Options:
+    """Return options in which one setting, of a table by its full name, has another value."""
+    table, dot, inner = name.partition(".")
+    if not dot:
+        return Options(**{name: value})
+    return Options(**{table: {"workers": WorkerSettings, "cache": CacheSettings}[table](**{inner: value})})
+
+
+def compiled_key(options: Options) -> dict[str, str]:
     """Return the digest of each part of what Triton compiles under some options."""
-    options = Options(**given)
     found = registry().configured(options)
     threads = options.threads or 2
     sample = Sample(GRAPH, ())
-    session, here = Session(sample, threads, limits_of(options)), InProcess(sample, found)
+    session, here = Session(sample, threads, limits_of(options.workers)), InProcess(sample, found)
     context = PlanningContext(
         sample, options, threads, found, Path(), Measurements.open(Path("m"))[0], SilentProgress(), session, here
     )
     return artifact_key(found.entries["triton"], context.settings(busy_wait=False))
 
 
-@pytest.mark.parametrize("name", sorted(set(Options.model_fields) - {"origins"}))
+@pytest.mark.parametrize("name", sorted({*KEYS, "own"}))
 def test_options_that_reach_the_compiler_are_in_an_executables_key(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no others: what was compiled serves every plan that wants it."""
     monkeypatch.chdir(tmp_path)
     given = {**OPTIONS_FLIPS, **EFFECTLESS, **COMPILED_IN}[name]
-    before, after = compiled_key(), compiled_key(**{name: given})
+    before, after = compiled_key(Options()), compiled_key(options_with(name, given))
     changed = {part for part in before if before[part] != after[part]}
     part = "backend_settings" if name == "own" else "settings"
     assert changed == ({part, ""} if name in COMPILED_IN else set())

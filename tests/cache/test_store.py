@@ -331,7 +331,7 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     """The message names the folder and the option."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(CacheError, match="cache_dir"):
+    with pytest.raises(CacheError, match="HUB_CACHE_DIR"):
         Store(tmp_path / "file" / "cache")
 
 

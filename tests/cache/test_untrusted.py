@@ -11,6 +11,7 @@ import torch
 import hub
 from hub.errors import HubWarning
 from hub.frontend import compiled
+from hub.process.environment import variables_set
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +30,10 @@ def folder(tmp_path: Path) -> Path:
 
 def messages(folder: Path, size: int) -> list[str]:
     """Compile and run a model with a cache; return the messages that the user sees."""
+    torch._dynamo.reset()  # else a model of an earlier size runs what was compiled for another folder
     model, x = torch.nn.Linear(size, 4).eval(), torch.ones(2, size)
-    module = torch.compile(model, backend="hub", options={"cache_dir": str(folder), "tune": "off", "threads": 1})
-    with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
+    module = torch.compile(model, backend="hub", options={"tune": "off", "threads": 1})
+    with torch.no_grad(), variables_set({"HUB_CACHE_DIR": str(folder)}), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         torch.testing.assert_close(module(x), model(x))
     (plan,) = hub.plans(module)
@@ -62,8 +64,8 @@ def test_the_remedy_works(folder: Path) -> None:
 def test_who_turns_warnings_into_errors_gets_one(folder: Path) -> None:
     """And the next call works: planning was done."""
     model, x = torch.nn.Linear(8, 4).eval(), torch.ones(2, 8)
-    module = torch.compile(model, backend="hub", options={"cache_dir": str(folder), "tune": "off", "threads": 1})
-    with torch.no_grad():
+    module = torch.compile(model, backend="hub", options={"tune": "off", "threads": 1})
+    with torch.no_grad(), variables_set({"HUB_CACHE_DIR": str(folder)}):
         with pytest.raises(HubWarning, match="chmod go-w"):
             module(x)
         torch.testing.assert_close(module(x), model(x))

@@ -24,9 +24,9 @@ FIRST, END = map(int, (os.environ.get("DECODERS") or f"0:{DECODERS}").split(":")
 
 @pytest.mark.parametrize("number", range(FIRST, END))
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_every_decoder(backend: str, number: int, tmp_path: Path) -> None:
+def test_every_decoder(backend: str, number: int) -> None:
     """Logits and caches are eager's in every call, and nothing failed or was caught."""
     if (case := f"{backend}-{number}") in PASSED:
         pytest.skip("passed before: DECODERS_DONE")
-    check_alone(backend, number, tmp_path)
+    check_alone(backend, number)
     note(DONE, case)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -60,11 +59,11 @@ def test_one_thread_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_mixed", [True, False])
-def test_mixed_plans_hold_it_back(tmp_path: Path, *, is_mixed: bool) -> None:
+def test_mixed_plans_hold_it_back(*, is_mixed: bool) -> None:
     """A plan of two backends holds busy-waiting back for as long as it lives; a plan of one cluster never does."""
     force = {"aten.linear": "onnxruntime", "aten.relu": "onnxruntime", "aten.softmax": "openvino"} if is_mixed else {}
     backends = ["onnxruntime", "openvino"] if is_mixed else ["onnxruntime"]
-    options = {"tune": "off", "backends": backends, "force": force, "cache_dir": str(tmp_path)}
+    options = {"tune": "off", "backends": backends, "force": force}
     run(f"""
 import hub
 model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Softmax(-1)).eval()

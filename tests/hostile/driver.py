@@ -168,6 +168,7 @@ def run(subject: Subject, case: Mapping[str, Any]) -> dict[str, Any]:
     """Compile the model and call it several times with two sets of inputs; return the observations."""
     torch._dynamo.reset()
     gc.collect()  # else plans of the previous case are found by the model's weights
+    os.environ.update(case["variables"])
     compiled = torch.compile(subject.model, backend="hub", options=case["options"])
     wrong: list[str] = []
     first: Any = None

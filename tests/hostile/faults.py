@@ -30,7 +30,7 @@ class Fault:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options that the user must have given for the promise to hold."""
     limit_s: float = 20.0
-    """The option `compile_limit_s`."""
+    """The setting `workers.compile_limit_s`."""
     tunes: tuple[str, ...] = ("off", "fast")
     models: tuple[str, ...] = ("bert", "resnet")
     saves: bool | None = None
@@ -49,7 +49,7 @@ class Fault:
 
 OUT_OF_TIME = r"no answer within \d+|not compiled within \d+ s"
 OUT_OF_MEMORY = r"it took .* of memory, .* allowed"
-TOO_MUCH_SAVED = r"it saved .* allowed \(`output_limit_mb`"
+TOO_MUCH_SAVED = r"it saved .* allowed \(`workers.output_limit_mb`"
 DIED = r"killed by SIG\w+|exit status \d|it closed its pipe|ended without an answer"
 GENERAL: Mapping[str, str] = {
     "raise": "a plain fault",

@@ -134,10 +134,6 @@ class _Process:
         options = {
             "backends": [*case.backends, *(["decent"] if case.tune == "fast" else [])],
             "tune": case.tune,
-            "cache_dir": str(cache),
-            "compile_limit_s": case.fault.limit_s,
-            "memory_limit_gb": MEMORY_LIMIT_GB,
-            "output_limit_mb": OUTPUT_LIMIT_MB,
             **({"budget_s": BUDGET_S} if case.tune == "fast" else {}),
             **case.fault.options,
         }
@@ -146,6 +142,7 @@ class _Process:
             "calls": case.fault.calls,
             "again": case.again,
             "options": options,
+            "variables": {"HUB_CACHE_DIR": str(cache), "HUB_WORKERS_COMPILE_LIMIT_S": str(case.fault.limit_s)},
             "orders": {
                 "fault": case.fault.name,
                 "journal": str(self.folder / f"journal{number}.txt"),
@@ -163,6 +160,8 @@ class _Process:
             "HUB_BACKGROUND": "0",
             "HUB_START": "wait",
             "HUB_CACHE_DIR": str(self.folder / "cache"),
+            "HUB_WORKERS_MEMORY_LIMIT_GB": str(MEMORY_LIMIT_GB),
+            "HUB_WORKERS_OUTPUT_LIMIT_MB": str(OUTPUT_LIMIT_MB),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
         }

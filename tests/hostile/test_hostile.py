@@ -192,7 +192,8 @@ def test_listing_survives(name: str, install_plugin: Callable[[str, str], None],
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "HUB_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1", "HUB_MEMORY_LIMIT_GB": "1.5"}
+    own = {"HUB_CACHE_DIR": str(folder / "cache"), "HUB_WORKERS_MEMORY_LIMIT_GB": "1.5"}
+    return {**os.environ, **own, "OMP_NUM_THREADS": "1"}
 
 
 # --- The harness itself -----------------------------------------------------------------------------------------------

@@ -22,13 +22,14 @@ EVERY = registry().available()
 
 def after_each(tmp_path: Path, kind: str, count: int, megabytes: int, **options: Any) -> list[dict[str, Any]]:
     """Return what a new process, and its workers, hold after each of some models."""
-    given = {"kind": kind, "count": count, "megabytes": megabytes, "options": {"cache_gb": 1, **options}}
+    given = {"kind": kind, "count": count, "megabytes": megabytes, "options": options}
     (tmp_path / "temporary").mkdir()
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("run_models.py")), json.dumps(given)],
         env={
             **os.environ,
             "HUB_CACHE_DIR": str(tmp_path / "cache"),
+            "HUB_CACHE_GB": "1",
             "TMPDIR": str(tmp_path / "temporary"),
             "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
         },

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,7 +117,7 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_planned_by_measuring_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planned_by_measuring_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """`tune="full"` times real backends, with other threads and busy-waiting too; the plan is exact, and serves "fast"."""
     monkeypatch.setattr(race, "BLOCK_S", 0.02)
     monkeypatch.setattr(race, "MAX_ROUNDS", race.MIN_ROUNDS)
@@ -127,7 +126,7 @@ def test_planned_by_measuring_in_full(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(measure, "MAX_MIXES", {"full": 1})
     monkeypatch.setattr(measure, "PROFILE_BUDGET_S", math.inf)
     names, built = ("onnxruntime", "openvino"), build("whisper")
-    options = {"backends": names, "cache_dir": str(tmp_path), "budget_s": 600.0}  # no machine uses it up
+    options = {"backends": names, "budget_s": 600.0}  # no machine uses it up
     model, got = compiled(built, tune="full", **options)
     check_as_exact_as_eager(built, got)
     (plan,) = hub.plans(model)

@@ -69,7 +69,8 @@ def test_every_call_is_eagers(
     for name, text in VARIABLES.items():
         monkeypatch.setenv(name, text)
     check_backends()
-    options: dict[str, Any] = {"tune": "off", "cache_dir": str(tmp_path_factory.getbasetemp() / "cache")}
+    monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+    options: dict[str, Any] = {"tune": "off"}
     if BACKENDS:
         options["backends"] = BACKENDS
     calls = [call for cell in cells_of(operator) if cell.mode == mode for call in calls_of(cell)]

@@ -141,11 +141,11 @@ def test_the_call_behind_a_difference_is_found() -> None:
     assert {finding.aot_eager for finding in found} == {""}
 
 
-def test_a_call_that_is_not_captured_hides_no_other(tmp_path: Path) -> None:
+def test_a_call_that_is_not_captured_hides_no_other() -> None:
     """Dynamo leaves a whole program alone that takes a sparse tensor; the other calls are tried without it."""
     sparse = next(calls_of(cells_of("sparse.sampled_addmm")[0]))
     calls = [call_of(torch.exp, X), sparse, call_of(torch.sin, X, index=1)]
-    examination = Examination({"tune": "off", "cache_dir": str(tmp_path), "backends": ("onnxruntime",)})
+    examination = Examination({"tune": "off", "backends": ("onnxruntime",)})
     assert not list(examination.findings(calls))
     assert examination.bought == 2
 
@@ -216,13 +216,13 @@ def test_a_plugins_fault_is_told_from_what_it_may_refuse(kind: Any, stage: Any, 
     assert findings.is_fault(event) == expected
 
 
-def test_constants_that_a_backend_refuses_are_no_fault(tmp_path: Path) -> None:
+def test_constants_that_a_backend_refuses_are_no_fault() -> None:
     """OpenVINO learns of an integer beyond int32 when it compiles: the event names the error's class, whatever it says."""
 
     def shifted(x: torch.Tensor) -> torch.Tensor:
         return (x + torch.tensor([2**40, 1])).relu()
 
-    options = {"tune": "off", "cache_dir": str(tmp_path), "backends": ("openvino",)}
+    options = {"tune": "off", "backends": ("openvino",)}
     call = findings.compile_with(shifted, backend="hub", options=options)
     x = torch.tensor([1, 2])
     with pytest.warns(HubWarning):

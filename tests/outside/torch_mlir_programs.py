@@ -30,6 +30,7 @@ import torch
 
 import hub
 from hub.errors import text_of
+from hub.process.environment import variables_set
 
 VARIABLE = "TORCH_MLIR"
 PACKAGE = "torch_mlir_e2e_test"
@@ -204,8 +205,8 @@ def outcomes(
     """Yield the outcomes of the programs whose names match a regular expression, or of some of them, in order of names."""
     fitting = (each for each in suite.programs if re.search(pattern, each.unique_name))
     chosen = sorted(fitting, key=lambda each: each.unique_name)[:limit]
-    with tempfile.TemporaryDirectory(prefix="disc-outside-") as folder:
-        options = {"backends": ["disc"], "tune": "off", "isolate": False, "cache_dir": folder}
+    options = {"backends": ["disc"], "tune": "off", "isolate": False}
+    with tempfile.TemporaryDirectory(prefix="disc-outside-") as folder, variables_set({"HUB_CACHE_DIR": folder}):
         for program in chosen[part[0] - 1 :: part[1]]:
             if program.unique_name in ENDLESS:
                 yield Outcome(program.unique_name, "not run", detail="runs for ever, on purpose")

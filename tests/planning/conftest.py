@@ -14,6 +14,7 @@ from hub import hookimpl
 from hub.cache.measurements import Measurements
 from hub.compilation.report import Report
 from hub.config.options import Options
+from hub.config.tables import CacheSettings
 from hub.discovery.plugins import Plugin
 from hub.discovery.registry import Registry
 from hub.partition.group import Group
@@ -128,12 +129,12 @@ def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         for name, refuses in backends.items():
             registry._loaded[name] = Null(refuses, estimate_s)  # this module is not importable by name
         captured = capture(module, inputs)
-        chosen = options or Options(cache_dir=tmp_path / "cache", threads=1)
-        measurements, note = Measurements.open(chosen.cache_root)
+        chosen = options or Options(cache=CacheSettings(dir=tmp_path / "cache"), threads=1)
+        measurements, note = Measurements.open(chosen.cache.root)
         assert note == ""
         sample = Sample(captured.graph, captured.inputs)
-        folder = chosen.cache_root / "artifacts"
-        session, here = Session(sample, 1, limits_of(chosen), options=chosen), InProcess(sample, registry)
+        folder = chosen.cache.root / "artifacts"
+        session, here = Session(sample, 1, limits_of(chosen.workers), options=chosen), InProcess(sample, registry)
         context = PlanningContext(sample, chosen, 1, registry, folder, measurements, SilentProgress(), session, here)
         return Stage(context, ask_backends(captured.graph, registry, chosen), PriceBook(context), monkeypatch)
 

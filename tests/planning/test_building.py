@@ -12,6 +12,7 @@ from torch import nn
 from hub.cache.measurements import Measurements
 from hub.cache.store import Store
 from hub.config.options import Options
+from hub.config.tables import CacheSettings
 from hub.discovery.registry import registry
 from hub.partition.assignments import Assignment
 from hub.partition.group import Group
@@ -31,10 +32,10 @@ def test_a_piece_that_wins_is_saved(install_plugin: Callable[[str, str], None], 
     """It was compiled for its price alone; the process that serves loads it nevertheless."""
     install_plugin("toy", toy(saveable=True))
     captured = capture(nn.Linear(8, 8).eval(), [torch.randn(2, 8)])
-    options = Options(cache_dir=tmp_path / "cache", threads=1, backends=("toy",))
-    store, sample = Store(options.cache_root), Sample(captured.graph, captured.inputs)
+    options = Options(cache=CacheSettings(dir=tmp_path / "cache"), threads=1, backends=("toy",))
+    store, sample = Store(options.cache.root), Sample(captured.graph, captured.inputs)
     measurements, _ = Measurements.open(store.root)
-    session = Session(sample, 1, limits_of(options), options=options)
+    session = Session(sample, 1, limits_of(options.workers), options=options)
     with contextlib.closing(measurements), session:
         context = PlanningContext(
             *(sample, options, 1, registry(), store.root / "artifacts", measurements, SilentProgress(), session, session)

@@ -95,12 +95,18 @@ def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Insta
     return place
 
 
+@pytest.fixture(autouse=True)
+def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile two clusters at once, however many cores there are."""
+    monkeypatch.setenv("HUB_WORKERS_COUNT", "2")
+
+
 def run(**options: Any) -> hub.Plan:
     """Run three products with ReLU between them, check the result, and return the plan."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
-    given: Mapping[str, Any] = {"backends": ["pair"], "tune": "off", "threads": 1, "compile_workers": 2, **options}
+    given: Mapping[str, Any] = {"backends": ["pair"], "tune": "off", "threads": 1, **options}
     compiled = torch.compile(module, backend="hub", options=given)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", HubWarning)
@@ -139,12 +145,16 @@ def test_clusters_are_compiled_at_once_while_plans_are_measured(install: Install
     assert {contender.name for contender in plan.contenders} == {"pair", "eager"}
 
 
-@pytest.mark.parametrize("given", [{"compile_workers": 1}, {"pair": {"at_once": 1}}])
-def test_one_worker_compiles_one_after_the_other(given: Mapping[str, Any], install: Install) -> None:
-    """The hub's option sets the number, and a backend's own setting overrides it; the plan is the same."""
+@pytest.mark.parametrize(("count", "given"), [("1", {}), ("2", {"pair": {"at_once": 1}})])
+def test_one_worker_compiles_one_after_the_other(
+    count: str, given: Mapping[str, Any], install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's setting is the number, and a backend's own setting overrides it; the plan is the same."""
+    monkeypatch.setenv("HUB_WORKERS_COUNT", count)
     diary = install()
     one = run(**given)
     assert len(processes(diary)) == 1
+    monkeypatch.setenv("HUB_WORKERS_COUNT", "2")
     assert clusters(one) == clusters(run(renew=True))
 
 

@@ -15,9 +15,9 @@ from hub.partition.group import Group
 from hub.planning.failures import known_failure, remember_failure
 
 LIMITS = {
-    "compile_limit_s": "not compiled within 5 s (`compile_limit_s`)",
-    "memory_limit_gb": "it took 300 MB of memory, 200 MB allowed (`memory_limit_gb`)",
-    "output_limit_mb": "it saved 3 MB, 2 MB allowed (`output_limit_mb`, and room for the weights)",
+    "compile_limit_s": "not compiled within 5 s (`workers.compile_limit_s`)",
+    "memory_limit_gb": "it took 300 MB of memory, 200 MB allowed (`workers.memory_limit_gb`)",
+    "output_limit_mb": "it saved 3 MB, 2 MB allowed (`workers.output_limit_mb`, and room for the weights)",
 }
 
 
@@ -30,8 +30,10 @@ def failing(set_stage: Callable[..., Any], error: PluginError) -> tuple[Any, Gro
 
 
 def known_under(stage: Any, group: Group, **changes: Any) -> CompileError | None:
-    """Return what a later process with other options knows about the candidate."""
-    context = replace(stage.context, options=stage.context.options.model_copy(update=changes))
+    """Return what a later process with other settings of workers knows about the candidate."""
+    options = stage.context.options
+    workers = options.workers.model_copy(update=changes)
+    context = replace(stage.context, options=options.model_copy(update={"workers": workers}))
     return known_failure(context, context.candidate("k0", group, stage.settings))
 
 
@@ -45,7 +47,7 @@ def test_a_failure_at_a_limit_counts_under_that_limit_only(set_stage: Callable[.
 
 def test_what_a_failure_says_is_no_limit(set_stage: Callable[..., Any]) -> None:
     """A backend that only mentions a limit failed regardless of the limits."""
-    stage, group = failing(set_stage, CompileError("it wanted more than `memory_limit_gb`"))
+    stage, group = failing(set_stage, CompileError("it wanted more than `workers.memory_limit_gb`"))
     assert known_under(stage, group, memory_limit_gb=1e4) is not None
 
 

@@ -15,6 +15,7 @@ from torch import nn
 import hub
 from hub.cache.measurements import Measurements
 from hub.planning import measure, race
+from hub.process.environment import variables_set
 from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock
 from hub.workers.runners import Block, PlanRunner, PlanRunners
@@ -121,11 +122,11 @@ def layers(n: int) -> nn.Module:
     return nn.Sequential(*(Layer() for _ in range(n))).eval()
 
 
-def plan_for(model: nn.Module, **options: Any) -> hub.Plan:
-    """Compile a model, call it, check the result against eager, and return the plan."""
+def plan_for(model: nn.Module, cache: Path, **options: Any) -> hub.Plan:
+    """Compile a model with a cache, call it, check the result against eager, and return the plan."""
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="hub", options={**QUICK, **options})
-    with torch.no_grad():
+    with torch.no_grad(), variables_set({"HUB_CACHE_DIR": str(cache)}):
         result = compiled(X)
         torch.testing.assert_close(result, model(X))
     (plan,) = hub.plans(compiled)
@@ -209,10 +210,10 @@ def test_what_is_expected_to_be_far_behind_is_not_compiled(
     """A backend that declares itself far slower than eager is not compiled, unless it is alone."""
     install_plugin(*plugin("near", estimate=1e-6))
     install_plugin(*plugin("far", estimate=1.0))
-    plan = plan_for(layers(1), backends=("near", "far"), cache_dir=str(tmp_path / "two"))
+    plan = plan_for(layers(1), backends=("near", "far"), cache=tmp_path / "two")
     assert plan.decided_by == "measured whole plans"
     assert asked.wholes["near"] and not asked.wholes["far"]
-    plan = plan_for(layers(1), backends=("far",), cache_dir=str(tmp_path / "one"))
+    plan = plan_for(layers(1), backends=("far",), cache=tmp_path / "one")
     assert {cluster.backend for cluster in plan.clusters} == {"far"}
 
 
@@ -222,7 +223,7 @@ def test_compilations_do_not_grow_with_layers(two_backends: Any, asked: Asked, t
     for n in (2, 8):
         asked.wholes.clear()
         asked.pieces.clear()
-        plan = plan_for(layers(n), backends=list(two_backends), cache_dir=str(tmp_path / f"cache{n}"))
+        plan = plan_for(layers(n), backends=list(two_backends), cache=tmp_path / f"cache{n}")
         counts.append((dict(asked.pieces), asked.wholes["alpha"]))
         assert plan.search is not None
         assert plan.search.regions >= n
@@ -232,7 +233,7 @@ def test_compilations_do_not_grow_with_layers(two_backends: Any, asked: Asked, t
 
 def test_second_model_finds_the_first_ones_prices(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """Another model with the same layers compiles no piece again, and times less."""
-    names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache")}
+    names = {"backends": list(two_backends), "cache": tmp_path / "cache"}
     first = plan_for(layers(3), **names)
     assert sum(asked.pieces.values()) > 0
     asked.pieces.clear()
@@ -252,7 +253,7 @@ def test_failing_pieces_cost_nothing(kind: str, install_plugin: Callable[..., No
     """A backend that fails on pieces still has its whole graph; the pieces' failures are notes, even under strict."""
     install_plugin(*plugin("alpha", kind, whole=20))
     install_plugin(*plugin("beta", "saves"))
-    plan = plan_for(layers(2), backends=["alpha", "beta"], cache_dir=str(tmp_path / "cache"), strict=True)
+    plan = plan_for(layers(2), backends=["alpha", "beta"], cache=tmp_path / "cache", strict=True)
     assert plan.decided_by == "measured whole plans"
     assert plan.backends == ("alpha",)
     assert len(plan.clusters) == 1
@@ -265,7 +266,7 @@ def test_failing_without_spinning_is_no_failure_of_the_whole(install_plugin: Cal
     """A backend that fails only as it would run next to others keeps its whole graph, and its price is shown."""
     install_plugin(*plugin("alpha", "fails without busy-waiting"))
     install_plugin(*plugin("beta", "saves"))
-    names = {"backends": ["alpha", "beta"], "cache_dir": str(tmp_path / "cache")}
+    names = {"backends": ["alpha", "beta"], "cache": tmp_path / "cache"}
     plan = plan_for(layers(2), **names, tune="full")
     assert ("alpha", 1) in {(item.name, item.n_clusters) for item in plan.contenders}
     assert plan.backends == ("alpha",)
@@ -286,7 +287,7 @@ def test_hanging_backend_is_given_up(
     monkeypatch.setattr(Clock, "may_start", may_always_start)  # pieces too, on a slow machine
     install_plugin(*plugin("alpha", kind, whole=20))
     install_plugin(*plugin("beta", "saves"))
-    plan = plan_for(layers(2), backends=["alpha", "beta"], cache_dir=str(tmp_path / "cache"), budget_s=2.0)
+    plan = plan_for(layers(2), backends=["alpha", "beta"], cache=tmp_path / "cache", budget_s=2.0)
     assert (asked.pieces if kind == "hangs on pieces" else asked.wholes)["alpha"] > 0
     assert plan.decided_by == "measured whole plans"
     notes = [event for event in plan.events if event.backend == "alpha"]
@@ -301,7 +302,7 @@ def test_broken_measurements_are_set_aside(content: bytes, two_backends: Any, tm
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     (cache / "measurements.sqlite").write_bytes(content)
-    plan = plan_for(layers(1), backends=list(two_backends), cache_dir=str(cache))
+    plan = plan_for(layers(1), backends=list(two_backends), cache=cache)
     assert plan.decided_by == "measured whole plans"
     assert any("measurements" in event.message for event in plan.events if event.kind == "note")
     measurements, note = Measurements.open(cache)
@@ -316,7 +317,7 @@ def test_store_of_another_version_is_set_aside(two_backends: Any, tmp_path: Path
     measurements, _ = Measurements.open(cache)
     measurements._connection.execute("PRAGMA user_version = 999")
     measurements.close()
-    plan = plan_for(layers(1), backends=list(two_backends), cache_dir=str(cache))
+    plan = plan_for(layers(1), backends=list(two_backends), cache=cache)
     assert plan.decided_by == "measured whole plans"
     assert any(event.kind == "note" and "measurements" in event.message for event in plan.events)
 
@@ -326,7 +327,7 @@ def test_accelerators_are_tried_with_no_other_threads(
 ) -> None:
     """Nothing is compiled again for what only the CPU's threads would notice."""
     monkeypatch.setattr(measure, "is_on_accelerators", lambda graph: True)
-    names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache"), "threads": None}
+    names = {"backends": list(two_backends), "cache": tmp_path / "cache", "threads": None}
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -339,7 +340,7 @@ def test_accelerators_are_tried_with_no_other_threads(
 
 def test_full_serves_fast(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """Full tuning tries variants of the best plans, and its results also serve lower tuning modes."""
-    names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache"), "threads": None}
+    names = {"backends": list(two_backends), "cache": tmp_path / "cache", "threads": None}
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -357,7 +358,7 @@ def test_full_serves_fast(two_backends: Any, asked: Asked, tmp_path: Path) -> No
 
 def test_renew_decides_again(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """With renew=True a kept plan is not used, but known prices are."""
-    names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache")}
+    names = {"backends": list(two_backends), "cache": tmp_path / "cache"}
     plan_for(layers(2), **names)
     asked.pieces.clear()
     again = plan_for(layers(2), **names, renew=True)

@@ -171,9 +171,8 @@ def test_explain_predicts_the_mix(set_stage: Callable[..., Any], monkeypatch: py
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
     monkeypatch.setattr("hub.frontend.explaining.registry", lambda: stage.context.registry)
-    (plan,) = hub.explain(
-        model, X, options={"cache_dir": str(stage.context.options.cache_root), "threads": 1, "isolate": False}
-    )
+    monkeypatch.setenv("HUB_CACHE_DIR", str(stage.context.options.cache.root))
+    (plan,) = hub.explain(model, X, options={"threads": 1, "isolate": False})
     assert plan.backends == ("one", "two")
     assert plan.decided_by.startswith("measured")
     assert plan.search is not None

@@ -150,10 +150,10 @@ def test_a_search_finds_schedules(tuned: tuple[Path, str]) -> None:
     assert state_of(root) != ""
 
 
-def test_what_is_found_lies_in_the_cache_that_options_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--cache-dir` says where tuned kernels are kept, too."""
+def test_what_is_found_lies_in_the_cache_that_settings_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`HUB_CACHE_DIR` says where tuned kernels are kept, too."""
     monkeypatch.setattr(tuning, "BATCH", 2)
-    chosen = resolve({"cache_dir": str(tmp_path), "backends": ["tvm"], "threads": 1}, {}, Path("/"))
+    chosen = resolve({"backends": ["tvm"], "threads": 1}, {"HUB_CACHE_DIR": str(tmp_path)}, Path("/"))
     tune_kernels(nn.Linear(32, 32).eval(), (torch.randn(16, 32),), chosen, 10.0, lambda _: None)
     assert state_of(tuning_folder(tmp_path, "tvm")) != ""
 

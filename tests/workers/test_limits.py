@@ -81,7 +81,7 @@ def test_too_much_memory_ends_the_worker(start: Start, command: str) -> None:
     """A worker, or a process that it starts, that takes more memory than allowed is ended, and the message says so."""
     worker = start(Limits(compile_s=60.0, memory_bytes=300_000_000, output_bytes=1_000_000))
     assert worker.ask("echo", 20, value=1) == 1
-    with pytest.raises(CompileError, match=r"MB of memory, 300 MB allowed \(`memory_limit_gb`\)"):
+    with pytest.raises(CompileError, match=r"MB of memory, 300 MB allowed \(`workers.memory_limit_gb`\)"):
         worker.ask(command, 25, megabytes=400)
     assert not worker.is_alive
 
@@ -89,14 +89,14 @@ def test_too_much_memory_ends_the_worker(start: Start, command: str) -> None:
 def test_too_much_output_ends_the_worker(start: Start) -> None:
     """A worker that prints without end is ended before it fills the disk."""
     worker = start(ROOMY)
-    with pytest.raises(CompileError, match=r"it printed .* 1 MB allowed \(`output_limit_mb`\)"):
+    with pytest.raises(CompileError, match=r"it printed .* 1 MB allowed \(`workers.output_limit_mb`\)"):
         worker.ask("chatter", 25)
 
 
 def test_an_answer_that_is_too_long_ends_the_worker(start: Start) -> None:
     """It is refused as announced, before a byte of it is read."""
     worker = start(ROOMY)
-    with pytest.raises(CompileError, match=r"an answer of 2 MB, 1 MB allowed \(`output_limit_mb`\)"):
+    with pytest.raises(CompileError, match=r"an answer of 2 MB, 1 MB allowed \(`workers.output_limit_mb`\)"):
         worker.ask("answer_much", 25)
     assert not worker.is_alive
 
@@ -107,7 +107,9 @@ def test_too_much_that_is_saved_ends_the_worker(start: Start, tmp_path: Path) ->
     folder = tmp_path / "backend" / "key"
     folder.parent.mkdir()
     worker.saving = Saving(folder, 1_000_000)
-    with pytest.raises(CompileError, match=r"it saved 2 MB, 1 MB allowed \(`output_limit_mb`, and room for the weights\)"):
+    with pytest.raises(
+        CompileError, match=r"it saved 2 MB, 1 MB allowed \(`workers.output_limit_mb`, and room for the weights\)"
+    ):
         worker.ask("save", 25, folder=str(folder), size=2_000_000)
     assert not worker.is_alive
     assert list(folder.parent.iterdir()) == []

@@ -1,0 +1,131 @@
+"""Names of all settings, and how each is written: in messages, as text, and where it is set.
+
+An option of one model has a plain name ("threads"). A setting for all models is named with its table in hub.toml
+("cache.dir").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hub.errors import OptionError
+
+PREFIX = "HUB_"
+"""Beginning of every variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Written form of one setting: for messages, and for reading it from text."""
+
+    wanted: str
+    example: str
+    """Example value in Python syntax."""
+    parse: Callable[[str], Any] = str
+    """Parser for the text of a variable or flag. Raises ValueError."""
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in _names(text)]
+    if bad := [key for key, equals, _ in pairs if not equals]:
+        raise ValueError(f"{bad[0]!r} has no '='")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _truth(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _TRUTH:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return _TRUTH[word]
+
+
+def _seconds(text: str) -> float:
+    """Read "90", "90s", "10m" or "1.5h"."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS_S else (text, "s")
+    return float(number) * _UNITS_S[unit]
+
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+_FORMS: Mapping[str, _Form] = {
+    "backends": _Form("names of backends", '["onnxruntime", "openvino"]', _names),
+    "exclude": _Form("names of backends", '["inductor"]', _names),
+    "force": _Form("a mapping from operators to backends", '{"aten.softmax": "eager"}', _pairs),
+    "threads": _Form("a whole number of at least 1", "2", int),
+    "accuracy": _Form("a number above 0", "0.001", float),
+    "strict": _Form("true or false", "True", _truth),
+    "shadow": _Form("a share of calls from 0 to 1", "0.01", float),
+    "cuda_graphs": _Form("true or false", "True", _truth),
+    "renew": _Form("true or false", "True", _truth),
+    "tune": _Form('one of "off", "fast" and "full"', '"fast"'),
+    "start": _Form('"eager" or "wait"', '"wait"'),
+    "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),
+    "isolate": _Form("true or false", "False", _truth),
+    "background": _Form("true or false", "False", _truth),
+    "plan": _Form("the path of a plan file", '"plan.json"'),
+    "debug_dir": _Form("the path of a folder", '"hub_debug"'),
+    "workers.count": _Form("a whole number, 0 for one a core", "4", int),
+    "workers.compile_limit_s": _Form("a number of seconds above 0", '120; variables may say "90s" or "10m"', _seconds),
+    "workers.memory_limit_gb": _Form("a number of gigabytes above 0", "16.0", float),
+    "workers.output_limit_mb": _Form("a number of megabytes above 0", "100.0", float),
+    "cache.dir": _Form("the path of a folder", '"~/.cache/hub"'),
+    "cache.gb": _Form("a number of gigabytes above 0", "10", float),
+}
+
+KEYS: tuple[str, ...] = tuple(_FORMS)
+"""Names of all settings: "threads", "cache.dir"."""
+OPTIONS: tuple[str, ...] = tuple(key for key in KEYS if "." not in key)
+"""Names of the settings that each model may have for itself."""
+TABLES: tuple[str, ...] = tuple(dict.fromkeys(key.partition(".")[0] for key in KEYS if "." in key))
+"""Names of the tables of settings that hold for all models."""
+PATHS = ("plan", "debug_dir", "cache.dir")
+"""Settings that are paths; a relative one starts where it was written."""
+MOVED: Mapping[str, str] = {
+    "compile_workers": "workers.count",
+    "compile_limit_s": "workers.compile_limit_s",
+    "memory_limit_gb": "workers.memory_limit_gb",
+    "output_limit_mb": "workers.output_limit_mb",
+    "cache_dir": "cache.dir",
+    "cache_gb": "cache.gb",
+}
+"""Former options of one model, and the setting that each is now."""
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable of a setting: "HUB_THREADS", and with its table "HUB_CACHE_DIR"."""
+    return PREFIX + key.replace(".", "_").upper()
+
+
+def place_of(key: str) -> str:
+    """Return where a table's setting is set: "`dir` in [cache] of hub.toml, or HUB_CACHE_DIR"."""
+    table, _, name = key.partition(".")
+    return f"`{name}` in [{table}] of hub.toml, or {variable_of(key)}"
+
+
+def keys_of(table: str) -> tuple[str, ...]:
+    """Return the settings of a table, with their full names."""
+    return tuple(key for key in KEYS if key.startswith(f"{table}."))
+
+
+def parse_text(key: str, text: str, origin: str) -> Any:
+    """Return the value of a setting written as text ("a,b" for names, "x=a,y=b" for `force`). Raises OptionError."""
+    try:
+        return _FORMS[key].parse(text)
+    except ValueError:
+        raise wrong_value(key, text, origin) from None
+
+
+def wrong_value(key: str, value: Any, origin: str) -> OptionError:
+    """Return the error for a value of the wrong type or size."""
+    form = _FORMS[key]
+    return OptionError(
+        f"option {key!r} (from {origin}) must be {form.wanted}, got {value!r}", hint=f"for example {key} = {form.example}"
+    )
