@@ -169,7 +169,7 @@ def test_a_plan_runs_on_the_board(no_simulator: None, library_path: Path) -> Non
     assert 0 < (result - Gated()(ROW)).abs().max() < 0.01
 
 
-@pytest.mark.parametrize(("fault", "text"), [("hang", "did not answer within 0.5 s"), ("run", "ie_run gave -1")])
+@pytest.mark.parametrize(("fault", "text"), [("hang", "did not answer within 0.5 s"), ("run", "ie_run returned -1")])
 def test_a_board_that_fails_later_costs_its_clusters(
     fault: str, text: str, no_simulator: None, library_path: Path, stand_in: ctypes.CDLL
 ) -> None:

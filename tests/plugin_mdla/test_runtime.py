@@ -114,8 +114,8 @@ FAULTS = {
     "compile": (CompileError, "ie_compile"),
     "compile_vfp": (CompileError, "ie_compile_vfp"),
     "setflag": (CompileError, "ie_setflag"),
-    "run": (RunError, "ie_run gave -1"),
-    "strange": (RunError, "ie_run gave -7"),
+    "run": (RunError, "ie_run returned -1"),
+    "strange": (RunError, "ie_run returned -7"),
     "short": (RunError, "ie_run wrote 5 elements"),
     "run_sw": (RunError, "ie_run_sw"),
     "run_thnets": (RunError, "ie_run_thnets"),
@@ -193,7 +193,7 @@ def test_wrong_calls_raise_before_the_library_sees_them(library: Library, binary
         board.run([VALUES])
     board.load(binary)
     for wrong in ([], [VALUES, VALUES], [VALUES[:1]]):
-        with pytest.raises(RunError, match="ie_run gave -1"):
+        with pytest.raises(RunError, match="ie_run returned -1"):
             board.run(wrong)
     board.close()
 

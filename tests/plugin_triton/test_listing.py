@@ -121,4 +121,4 @@ def test_mistakes_are_one_message(arguments: tuple[str, ...], message: str, stat
 def test_a_wrong_target_is_told_before_a_model_is_made(folder: Path) -> None:
     """Which may take minutes."""
     (folder / "models.py").write_text("raise SystemExit('made')")
-    assert "is no target" in triton_ir("models.py:small", "--target", "cuda").stderr
+    assert "is not a target" in triton_ir("models.py:small", "--target", "cuda").stderr
