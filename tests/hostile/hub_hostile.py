@@ -556,7 +556,7 @@ class Hostile(Backend):
             write_weights(cluster)
         return {"junk": 7, "none": None}[act] if act in ("junk", "none") else Run(cluster)
 
-    if orders()["saveable"]:
+    if not ORDERS.exists() or orders()["saveable"]:
 
         def load(self, folder: Path, cluster, settings):
             act = at("load")
