@@ -151,6 +151,8 @@ class OptionError(HubError):
 class PrivateNameError(HubError):
     """The installed PyTorch does not have a private name that the hub uses; see `hub.torch_private`."""
 
+    GENERAL_HINT = "install a version of PyTorch that was tried: docs/reference/versions.md lists them"
+
 
 class WorkerError(HubError):
     """A worker process cannot be started, or cannot be given the program. Not a plugin's fault."""
