@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     tensor_handles: Callable[[list[torch.Tensor]], Sequence[Any]]
     top_saved_tensors_hooks: Callable[[bool], Any]
 
-TRIED = ("2.13.0", "2.14.1", "2.15.0")
+TRIED = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 """Versions of PyTorch in which each name of the table was looked up."""
 
 
