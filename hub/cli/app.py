@@ -46,7 +46,7 @@ def hub(
 PlanFile = Annotated[str, typer.Argument(metavar="FILE", help="A plan file.")]
 
 cache = typer.Typer(
-    help="Show, check and clean the cache of executables, plans and measurements.",
+    help="Show, check and clean the cache.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -134,7 +134,8 @@ def forget_failures(
 
 
 plan = typer.Typer(
-    help="Show and compare plan files, which `hub explain -o` and `hub tune -o` write.",
+    help="Show and compare plan files.",
+    epilog="`hub explain -o` and `hub tune -o` write them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -215,7 +216,7 @@ def doctor(
 def explain(
     *, model: ModelName, output: Output = None, batch: Batch = None, json: Json = False, given: dict[str, object]
 ) -> None:
-    """Plan a model without compiling or timing anything, and explain the plan."""
+    """Plan a model without compiling it, and explain the plan."""
     _check_name(model)
     from hub.cli.plans import print_explanation
 
