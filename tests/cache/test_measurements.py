@@ -211,8 +211,8 @@ def spoil_with(statement: str) -> Callable[[Path], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another schema": (spoil_with("PRAGMA user_version = 7"), "it has schema 7, this hub has 3"),
-    "no version": (spoil_with("PRAGMA user_version = 0"), "it has schema 0, this hub has 3"),
+    "another schema": (spoil_with("PRAGMA user_version = 7"), "it has schema 7, this hub has 4"),
+    "no version": (spoil_with("PRAGMA user_version = 0"), "it has schema 0, this hub has 4"),
     "other tables": (spoil_with("ALTER TABLE profiles RENAME TO others"), "its tables are not the hub's"),
     "no SQLite": (lambda file: file.write_text("# measurements\n" * 300), "file is not a database"),
     "half-written": (lambda file: os.truncate(file, 5000), "malformed"),
