@@ -648,7 +648,7 @@ def test_explain_writes_a_file_that_show_prints_and_run_replays(here: Path) -> N
     shown = hub_command("plan", "show", "plan.json")
     assert "1 cluster on onnxruntime" in shown
     assert text.startswith(shown)
-    assert "leave Dynamo out" in text.removeprefix(shown)
+    assert "skip Dynamo" in text.removeprefix(shown)
     facts = json.loads(hub_command("run", "tiny.py:tiny", "--plan", "plan.json", "--json"))
     assert facts["plans"][0]["decided_by"] == "plan file"
     assert facts["max_abs_error"] < 1e-6

@@ -214,7 +214,7 @@ def test_a_plugin_that_registers_a_dropped_fact_is_refused_by_its_name(fact: str
     install_plugin("faulty", source)
     reason = next(item for item in hub.list_backends() if item.name == "faulty").reason
     assert f"built for plugin API {API_VERSION[0] - 1}, this hub has {API_VERSION[0]}.{API_VERSION[1]}" in reason
-    assert f"there is no BackendInfo.{fact} any more" in reason and MIGRATION in reason
+    assert f"BackendInfo.{fact} no longer exists" in reason and MIGRATION in reason
     page = (Path(__file__).parent.parent / MIGRATION).read_text()
     assert fact in page.partition("## From version 1")[2].partition("\n## ")[0]
 

@@ -25,22 +25,36 @@ Change = Callable[[int, int], int]
 
 
 def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], changes: Sequence[Change]) -> Iterator[tuple[Form, ...]]:
-    """Yield forms for all inputs with changed symbolic sizes, one for each change.
+    """Yield forms for all inputs with changed symbolic sizes.
 
-    Sizes outside the range that capture found for a symbol are skipped: the program is never called with them. (PyTorch
-    recompiles for sizes 0 and 1, except for those that depend on data.) Yields nothing if no size can change.
+    For each change there is one in which symbols change independently, and, if it differs, one in which sizes that are
+    equal in these inputs stay equal: programs may need that without a guard, such as a mask that is indexed by the rows of
+    another input. Sizes outside the range that capture found for a symbol are skipped: the program is never called with
+    them. (PyTorch recompiles for sizes 0 and 1, except for those that depend on data.) Yields nothing if no size changes.
     """
     now, environment = _values(specs, inputs), _environment(specs)
     if environment is None:
         return
-    for change in changes:
-        wanted = {symbol: change(place, value) for place, (symbol, value) in enumerate(now.items())}
-        changed = now | {symbol: value for symbol, value in wanted.items() if _is_possible(symbol, value, environment)}
+    for changed in _changed(now, changes, environment):
         forms = [_form(spec, value, changed) for spec, value in zip(specs, inputs, strict=True)]
-        if changed == now or _breaks_guard(environment, changed):
-            continue
         if all(form is not None for form in forms):
             yield tuple(form for form in forms if form is not None)
+
+
+def _changed(
+    now: dict[sympy.Symbol, int], changes: Sequence[Change], environment: Any
+) -> Iterator[dict[sympy.Symbol, int]]:
+    """Yield other values of the symbols that capture allows."""
+    values = tuple(now.values())
+    places = tuple(range(len(values))), tuple(map(values.index, values))
+    for change in changes:
+        earlier = [now]
+        for place_of in places:
+            wanted = {symbol: change(place, now[symbol]) for place, symbol in zip(place_of, now, strict=True)}
+            found = now | {symbol: value for symbol, value in wanted.items() if _is_possible(symbol, value, environment)}
+            if found not in earlier and not _breaks_guard(environment, found):
+                yield found
+            earlier.append(found)
 
 
 def is_well_shaped(cluster: Cluster, inputs: Sequence[Any]) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental import _config as dynamic_shapes
 
 from hub.plugin.graph import Cluster
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import Made, at, b, bf16, call, f, f16, f64, i32, i64, pos, u8
 from hub.testing.single import whole_cluster
-from hub.verification.inputs import KINDS, copied, generated, span
+from hub.verification.inputs import DRAWN_SIZES, KINDS, copied, generated, span
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -180,6 +181,40 @@ def test_sizes_that_capture_excludes_are_not_tried() -> None:
     cluster, inputs = case_cluster("aten.add.Tensor", call(f(4, 6), f(6)), dynamic=True)
     assert made("size one", cluster, inputs) is None
     assert made("size zero", cluster, inputs) is None
+
+
+class Masked(torch.nn.Module):
+    """A model that reads rows of a mask by number, as many as the other input has: PyTorch guards no size for that."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return rows of `x` times those of `mask`."""
+        return x * mask[torch.arange(x.shape[0])]
+
+
+def test_drawn_sizes_that_must_be_equal_are() -> None:
+    """Each combination has inputs that eager accepts, even if it accepts equal sizes only; others are tried first."""
+    with dynamic_shapes.patch(use_duck_shape=False):
+        cluster, inputs = whole_cluster(Masked(), (torch.randn(5, 6), torch.randn(5, 6)), dynamic=True)
+    n_apart = 0
+    for kind in DRAWN_SIZES:
+        attempts = list(generated(kind, cluster, inputs))
+        n_apart += any(len({len(value) for value in tensors(attempt)}) > 1 for attempt in attempts)
+        assert any(is_accepted(cluster, attempt) for attempt in attempts), kind.name
+    assert n_apart > len(DRAWN_SIZES) / 2
+
+
+def tensors(attempt: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors among inputs."""
+    return [value for value in attempt if isinstance(value, torch.Tensor)]
+
+
+def is_accepted(cluster: Cluster, attempt: Sequence[Any]) -> bool:
+    """Return whether eager runs on these inputs."""
+    try:
+        cluster.module(*attempt)
+    except (IndexError, RuntimeError):
+        return False
+    return True
 
 
 def test_static_clusters_have_no_other_sizes() -> None:
