@@ -84,6 +84,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # eager's own, from PyTorch 2.15 on
 @pytest.mark.parametrize("name", MODELS)
 def test_recurrent_modules_are_captured_in_inference(name: str) -> None:
     """A recurrent module, alone and inside a model, is one graph for the hub without any setting of PyTorch's."""
@@ -109,16 +110,22 @@ def test_a_backend_runs_a_recurrent_model_for_the_hub() -> None:
 
 
 def test_another_backend_of_the_process_gets_what_pytorch_gives_it() -> None:
-    """PyTorch leaves recurrent modules to eager for other backends, whatever the hub captured, and after a reset too."""
-    model, counter = Tagger().eval(), CompileCounter()
+    """PyTorch leaves recurrent modules to eager for other backends, whatever the hub captured, and after a reset too.
+
+    From 2.15 on it compiles what is around them, in parts.
+    """
+    model, counter, alone = Tagger().eval(), CompileCounter(), CompileCounter()
+    with torch.no_grad():
+        torch.compile(model, backend=alone)(X)
+    torch._dynamo.reset()
     compiled = torch.compile(model, backend="hub", options=EAGER)
     other = torch.compile(model, backend=counter)
-    for _ in range(2):
+    for turn in (1, 2):
         with torch.no_grad():
             compiled(X)
             torch.testing.assert_close(other(X), model(X))
         assert len(hub.plans(compiled)) == 1
-        assert counter.frame_count == 0
+        assert counter.frame_count == turn * alone.frame_count
         torch._dynamo.reset()
 
 
