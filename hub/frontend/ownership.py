@@ -150,10 +150,7 @@ def _wrapper_of(compiled: Any) -> object | None:
     if (program := program_behind(compiled)) is not None:
         compiled = program.compiled
     compiled = getattr(compiled, "_compiled_call_impl", None) or compiled  # by `Module.compile`
-    context = getattr(compiled, "dynamo_ctx", None)
-    callback = (
-        getattr(context, "callback", None) if context is not None else getattr(compiled, "_torchdynamo_wrapper", None)
-    )
+    callback = getattr(getattr(compiled, "dynamo_ctx", None), "callback", None)
     if callback is None:
         callback = _closed_over(compiled)
     for _ in range(_FRAMES):
