@@ -136,8 +136,8 @@ def test_a_plan_on_one_gpu_may_be_recorded() -> None:
 @pytest.mark.parametrize(
     ("function", "device", "reason"),
     [
-        (lambda x: (x + 1,), "cpu", "no tensor on a GPU"),
-        (lambda x: (x.cpu() + 1,), "cuda:0", "no tensor on a GPU"),
+        (lambda x: (x + 1,), "cpu", "not a tensor on a GPU"),
+        (lambda x: (x.cpu() + 1,), "cuda:0", "not a tensor on a GPU"),
         (lambda x: (x + 1, x.view(-1)), "cuda:0", "shares memory"),
         (lambda x: x.relu().unbind(1), "cuda:0", "shares memory"),
         (lambda x: (x + torch.rand_like(x),), "cuda:0", "draws random numbers"),
@@ -155,7 +155,7 @@ def test_on_a_cpu_the_plan_says_so() -> None:
     with torch.no_grad():
         compiled(torch.randn(2, 4))
     (plan,) = hub.plans(compiled)
-    assert any(event.stage == "record" and "no tensor on a GPU" in event.message for event in plan.events)
+    assert any(event.stage == "record" and "not a tensor on a GPU" in event.message for event in plan.events)
     torch._dynamo.reset()
     options = {"tune": "off", "cuda_graphs": True, "strict": True}
     strict: Any = torch.compile(torch.nn.Linear(4, 4), backend="hub", options=options)

@@ -98,7 +98,7 @@ def test_a_slower_plan_of_its_own_never_serves(clock: Clock) -> None:
     model.calls(8, 200)
     assert model.calls(8, 200) == ["general"] * 200
     assert model.begun == [8]
-    assert "stay with the general plan" in model.told[0]
+    assert "use the general plan" in model.told[0]
 
 
 def test_short_calls_pay_for_no_plan(clock: Clock) -> None:

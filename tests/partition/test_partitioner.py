@@ -237,7 +237,7 @@ def test_flags_come_before_the_partitioner() -> None:
 
     verdicts = ask(graph, {"weaver": choice})
     assert "weaver" not in verdicts.by_backend
-    assert "takes no dynamic shapes" in [event.message for event in verdicts.events]
+    assert "does not support dynamic shapes" in [event.message for event in verdicts.events]
 
 
 class Undecided(Plain):
