@@ -239,4 +239,4 @@ def test_without_a_gpu_nothing_is_timed() -> None:
     """The interpreter's own time says nothing of any GPU, and `hub tune` says so."""
     cluster, _ = cluster_of(CASES["softmax"], 129)
     backend = create(Settings(interpret=True))
-    assert "no GPU" in backend.tune([cluster], CompileSettings(threads=1), 1.0, lambda _: None)
+    assert "not a GPU" in backend.tune([cluster], CompileSettings(threads=1), 1.0, lambda _: None)
