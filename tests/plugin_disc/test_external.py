@@ -308,6 +308,10 @@ def test_the_probe_refuses_a_compiler_that_fails(compiler: str, monkeypatch: pyt
 
 def test_listings_show_what_a_probe_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`hub list-backends --probe` prints notes below its table."""
-    monkeypatch.setattr(listing, "probe", lambda name: Support(accepted=True, reason=f"a note of {name}"))
+
+    def noted(name: str) -> listing.Probed:
+        return listing.Probed(Support(accepted=True, reason=f"a note of {name}"))
+
+    monkeypatch.setattr(listing, "probe", noted)
     print_backends(as_json=False, probe=True)
     assert "disc: a note of disc" in capsys.readouterr().out
