@@ -117,12 +117,15 @@ def chosen(found: Sequence[Predicted]) -> Iterator[dict[str, Any]]:
             name: weighed(expected_s[name], 0.0 if name == EAGER else one.compile_s) for name, one in plans.items()
         }
         best, choice = min(measured_s, key=measured_s.__getitem__), min(weighed_s, key=weighed_s.__getitem__)
+        fastest = min(expected_s, key=expected_s.__getitem__)
         order = sorted((name for name in plans if name != EAGER), key=expected_s.__getitem__)
         yield {
             "model": model,
             "chosen": choice,
             "best": best,
             "factor": measured_s[choice] / measured_s[best],
+            "compile_s": 0.0 if choice == EAGER else plans[choice].row.compile_s,
+            "compile_s by speed alone": 0.0 if fastest == EAGER else plans[fastest].row.compile_s,
             "eager": measured_s.get(EAGER, math.inf) / measured_s[best],
             "expected": {name: round(expected_s[name] / measured_s[name], 3) for name in order},
             "rank": order.index(best) + 1 if best in order else 0,
@@ -137,6 +140,7 @@ def summary_of(choices: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
         "not slower than eager": sum(one["factor"] <= one["eager"] for one in choices) / len(choices),
         "mean factor": math.exp(sum(math.log(one["factor"]) for one in choices) / len(choices)),
         "largest factor": max(one["factor"] for one in choices),
+        **{key: sum(one[key] for one in choices) for key in ("compile_s", "compile_s by speed alone")},
         **{f"best among the first {n}": sum(one["rank"] <= n for one in choices) / len(choices) for n in (1, 2, 3)},
     }
 

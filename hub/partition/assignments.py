@@ -91,8 +91,9 @@ def _intact(verdicts: Verdicts, backend_of: Mapping[str, str]) -> tuple[Group, .
     for one in verdicts.clusters:
         if any(backend_of[name] != one.backend for name in one.nodes):
             continue
-        if not found or found[0].backend == one.backend or not conflict(verdicts.graph, one, found):
-            found.append(one)  # those of one partitioner were compared with each other when it was asked
+        # Those of one partitioner were compared with each other when it was asked.
+        if all(other.backend == one.backend for other in found) or not conflict(verdicts.graph, one, found):
+            found.append(one)
     return tuple(found)
 
 
