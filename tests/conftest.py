@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import textwrap
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,17 +32,22 @@ COMPILED_SLOWLY = ("iree",)
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark parameters of the slowly compiled backends as slow unless it is their turn.
+    """Mark tests of long files, and of the slowly compiled backends, as slow unless it is their turn.
 
-    Conformance draws its steps itself. A test's turn follows from its name, because positions differ if only some tests are
-    collected.
+    Tests whose parameters are drawn have a turn already, and so have conformance's steps. A test's turn follows from its
+    name, because positions differ if only some tests are collected.
     """
     for item in items:
+        if any(map(item.get_closest_marker, ("drawn", "sampled", "slow"))):
+            continue
         call: Any = getattr(item, "callspec", None)
         values = () if call is None or "conformance" in item.path.parts else call.params.values()
         is_slow = any(isinstance(value, str) and value in COMPILED_SLOWLY for value in values)
-        if is_slow and not slices.is_drawn(zlib.crc32(item.nodeid.encode())):
+        one_in = slices.SLICES if is_slow else slices.long_files().get(item.nodeid.partition("::")[0], 1)
+        if not slices.is_named(item.nodeid, one_in):
             item.add_marker(pytest.mark.slow)
+        elif one_in > 1 and not is_slow:
+            item.add_marker(pytest.mark.sampled)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
