@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from hub.bench.machine import this_machine
 from hub.bench.models import load_model
-from hub.pricing.timing import median
 from hub.process.priority import keep_session_behind, step_behind
 
 RESULTS = Path(__file__).parent / "results" / "behind.json"

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from onnx import helper, numpy_helper
 from openvino import opset16
 
 from hub.dispatch.busy_waiting import Calm
-from hub.pricing.timing import median
 
 ops: Any = opset16
 ort: Any = onnxruntime

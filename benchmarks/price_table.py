@@ -33,7 +33,7 @@ from hub.partition.regions import regions
 from hub.partition.structure import structure_digest
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.planning.context import PlanningContext, candidate_plan, limits_of
-from hub.planning.schedule import reads
+from hub.planning.steps import reads
 from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Graph
 from hub.pricing.features import EAGER_S, VERSION, features_of

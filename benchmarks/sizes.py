@@ -1,8 +1,10 @@
 """One model at any size: plans, slow calls and speed of `hub.compile` over random batches and lengths, relative to eager.
 
-A BERT of four layers of 128 is called 200 times with 1 to 32 rows of 1 to 512 tokens, drawn from a fixed seed. Each call is
-followed by one in eager. The first pass begins with nothing captured; the second follows when planning has finished. Then
-plans for single sizes (`dynamic=False`) alternate with the general one. Writes `results/sizes.json`. Run it with `python -m
+A BERT of four layers of 128 is called 200 times with 1 to 32 rows of 1 to 512 tokens, drawn from a fixed seed. Runs of ten
+calls alternate with the same ten in eager: calls one by one would be timed while the other's idle threads still busy-wait.
+The first pass begins with nothing captured; the second follows when planning has finished. Then plans for single sizes
+(`dynamic=False`) are compared with the general one, in alternating runs of calls. Finally each of some backends runs alone,
+with sizes that it has not seen and with the same again. Writes `results/sizes.json`. Run it with `python -m
 benchmarks.sizes`.
 """
 
@@ -31,8 +33,18 @@ FIRST = 10
 """First calls, none of which counts as slow: two of them are captured."""
 SLOW = 2.0
 """Ratio to eager's time from which a call counts as slow."""
+RUN = 10
+"""Calls in a row by one contender."""
+SETTLE_S = 0.02
+"""Pause between contenders, in which idle threads stop busy-waiting."""
+ROUNDS = 7
+"""Alternating runs of each of two plans."""
 SINGLE = ((1, 16), (4, 64), (8, 128), (16, 32), (32, 256))
 """Sizes that get plans of their own."""
+BACKENDS = ("onnxruntime", "openvino", "disc", "inductor")
+"""Backends that run alone."""
+N_NEW, FEW, LONG = 100, 16, 256
+"""Number of new sizes, and their largest batch and length."""
 TOLERANCE = 1e-4
 VOCABULARY = 1000
 transformers: Any = importlib.import_module("transformers")
@@ -62,12 +74,14 @@ def passed_over(model: Any, compiled: Any, given: Sequence[tuple[int, int]]) -> 
     """Return how calls of these sizes compare with eager."""
     ratios: list[float] = []
     worst = 0.0
-    for size in given:
-        inputs = inputs_of(size)
-        ours, seconds = _timed(compiled, inputs)
-        eagers, eager_s = _timed(model, inputs)
-        ratios.append(seconds / eager_s)
-        worst = max(worst, _difference(ours, eagers))
+    for first in range(0, len(given), RUN):
+        batch = [inputs_of(size) for size in given[first : first + RUN]]
+        ours = [_timed(compiled, inputs) for inputs in batch]
+        time.sleep(SETTLE_S)
+        eagers = [_timed(model, inputs) for inputs in batch]
+        time.sleep(SETTLE_S)
+        ratios += [our_s / eager_s for (_, our_s), (_, eager_s) in zip(ours, eagers, strict=True)]
+        worst = max(worst, *(_difference(our, eager) for (our, _), (eager, _) in zip(ours, eagers, strict=True)))
     slow = [
         {"call": at, "size": given[at], "ratio": ratio} for at, ratio in enumerate(ratios) if ratio > SLOW and at >= FIRST
     ]
@@ -86,13 +100,38 @@ def beside_single(model: Any, compiled: Any) -> list[dict[str, Any]]:
     for size in SINGLE:
         inputs = inputs_of(size)
         single = hub.compile(model, dynamic=False, options={"start": "wait"})
-        for _ in range(5):
-            single(*inputs)
-        pairs = [(_timed(compiled, inputs)[1], _timed(single, inputs)[1]) for _ in range(15)]
+        for plan in (single, compiled):
+            _run_s(plan, inputs)
+        pairs = [(_run_s(compiled, inputs), _run_s(single, inputs)) for _ in range(ROUNDS)]
         ratio = statistics.median(general / own for general, own in pairs)
         found.append({"size": size, "general_ms": 1e3 * statistics.median(pair[0] for pair in pairs), "general/own": ratio})
         print(f"{size}: the general plan takes {ratio:.2f} of the time of a plan for this size")
     return found
+
+
+def new_sizes(model: Any) -> list[dict[str, Any]]:
+    """Return, for each backend alone, the time of calls of new sizes and of the same again, relative to eager's."""
+    draw = random.Random(1)
+    batches = [inputs_of((draw.randint(2, FEW), draw.randint(2, LONG))) for _ in range(N_NEW)]
+    found: list[dict[str, Any]] = []
+    for name in BACKENDS:
+        compiled = hub.compile(model, options={"start": "wait", "tune": "off", "backends": [name]})
+        for size in sizes(2 * FIRST):  # until it is captured and trusted
+            compiled(*inputs_of(size))
+        hub.wait(compiled, 900)
+        passes = [[_timed(call, inputs)[1] for inputs in batches] for call in (compiled, compiled, model)]
+        first, again = (
+            statistics.median(one / eager for one, eager in zip(times, passes[2], strict=True)) for times in passes[:2]
+        )
+        found.append({"backend": name, "new/eager": first, "again/eager": again})
+        print(f"{name}: new sizes take {first:.2f} of eager's time, the same again {again:.2f}")
+    return found
+
+
+def _run_s(call: Callable[..., Any], inputs: Sequence[Any]) -> float:
+    """Return the median seconds of calls in a row."""
+    time.sleep(SETTLE_S)
+    return statistics.median(_timed(call, inputs)[1] for _ in range(RUN))
 
 
 def _timed(call: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, float]:
@@ -129,6 +168,7 @@ def main() -> None:
         print(json.dumps(found["settled"]))
         found["plans"] = [sorted(set(plan.backends)) for plan in hub.plans(compiled)]
         found["single"] = beside_single(model, compiled)
+        found["new"] = new_sizes(model)
     head = {"command": f"python -m benchmarks.sizes --calls {given.calls}"}
     machine = this_machine().model_dump(mode="json")
     RESULTS.write_text(json.dumps({**head, "machine": machine, **found}, indent=1) + "\n")

@@ -6,6 +6,8 @@ facts are attributes too, so that tools need not parse text.
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from typing import Any, ClassVar
 
 from hub.process.accelerators import is_full
@@ -94,6 +96,12 @@ def text_of(error: BaseException) -> str:
         return type(error).__name__
 
 
+def type_of(value: object) -> str:
+    """Return a value's type with its article: "an int", "a Tensor"."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
 def words_of(error: BaseException) -> str:
     """Return an error's own words; of an OSError without its number and path, which the hub's messages have already."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
@@ -104,6 +112,18 @@ class HubWarning(UserWarning):
 
     Shown once for each cause; reports always include it.
     """
+
+
+_PASSED_THROUGH = frozenset({"hub", "torch", "contextlib", ""})
+"""Packages whose lines say nothing about where a warning comes from; generated code has no name."""
+
+
+def warn_user(text: str) -> None:
+    """Issue a HubWarning at the line of the program that called into the hub or PyTorch, on this thread's stack."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PASSED_THROUGH:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, HubWarning, stacklevel=2 if frame is None else level)
 
 
 class CaptureError(HubError):

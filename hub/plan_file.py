@@ -97,7 +97,8 @@ def write_plans(path: Path, plans: Sequence[Plan]) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise PlanError(f"{path} cannot be written: {error.strerror or error}") from error
+        hint = "free some space, or name a file elsewhere"
+        raise PlanError(f"{path} cannot be written: {words_of(error)}", hint=hint) from error
 
 
 def _items(data: Any, path: Path) -> list[tuple[str, Any]]:

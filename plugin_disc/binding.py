@@ -25,7 +25,7 @@ from hub.toolkit.symbols import symbol_texts
 from .addresses import address_of
 from .guarded import guard
 from .kept import Kept
-from .pages import LARGE
+from .pages import LARGE, SMALL
 from .sized import Sized
 from .torch_private import TensorGuards, empty_strided_cpu
 
@@ -129,12 +129,9 @@ def _workspace_lines(workspace: str, sized: Sized) -> list[str]:
     """Return the lines that allocate the memory of intermediate tensors."""
     if not workspace.isdecimal():
         bytes_ = sized.name(f"({workspace}) + 64")
-        kept = f"kept('work', ({bytes_},), (1,), uint8, {bytes_})"
-        return [f"work = fresh(({bytes_},), (1,), uint8) if {bytes_} < {LARGE} else {kept}"]
+        return [f"work = fresh(({bytes_},), (1,), uint8) if {bytes_} < {SMALL} else workspace({bytes_})"]
     bytes_ = int(workspace) + 64
-    if bytes_ >= LARGE:
-        return [f"work = kept('work', ({bytes_},), (1,), uint8, {bytes_})"]
-    return [f"work = fresh(({bytes_},), (1,), uint8)"]
+    return [f"work = workspace({bytes_})" if bytes_ >= LARGE else f"work = fresh(({bytes_},), (1,), uint8)"]
 
 
 def _is_fixed(spec: TensorSpec) -> bool:
@@ -246,6 +243,7 @@ def compiled(
         "sized": {},
         "spare": _SPARE.data_ptr(),
         "uint8": torch.uint8,
+        "workspace": kept.workspace,
         "wrong": _wrong_of(cluster),
     }
     specs = [spec for spec in cluster.inputs if isinstance(spec, TensorSpec)]
@@ -256,7 +254,8 @@ def compiled(
     names |= weights
     if guarding is not None:
         names |= {name: guarding.placed(weight) for name, weight in weights.items()}
-        names |= {"fresh": guarding.fresh, "kept": guarding.kept, "spare": guarding.nowhere}
+        placed = {"fresh": guarding.fresh, "kept": guarding.kept, "workspace": guarding.workspace}
+        names |= placed | {"spare": guarding.nowhere}
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, TensorSpec):
             names[f"di{position}"] = spec.dtype

@@ -73,6 +73,10 @@ class Guard:
         """Return the same; it replaces the allocator that keeps memory for later calls."""
         return self.fresh(shape, strides, dtype)
 
+    def workspace(self, bytes_: int) -> torch.Tensor:
+        """Return that many bytes; it replaces the allocator that keeps workspaces for later calls."""
+        return self.fresh((bytes_,), (1,), torch.uint8)
+
     def placed(self, value: Any) -> Any:
         """Return a copy of a CPU tensor in guarded memory, with the same strides; return anything else unchanged."""
         if not isinstance(value, torch.Tensor) or not value.is_cpu or value.is_neg() or value.dtype not in _ACCESSIBLE:

@@ -17,6 +17,10 @@ from .torch_private import storage_use_count
 
 _NOBODY_ELSE = 2
 """The Python references to a storage without other owners: that of a variable, and that of the call which counts them."""
+OVERSIZED = 4
+"""Factor by which a workspace is much larger than needed."""
+MAX_OVERSIZED = 64
+"""Number of calls in a row after which a workspace that is much larger than needed is replaced."""
 
 
 class Kept:
@@ -26,13 +30,18 @@ class Kept:
         """Allow all executables of the process together to keep `most_bytes`; 0 keeps nothing."""
         self._most_bytes = most_bytes if storage_use_count is not None else 0
         self._pieces: dict[tuple[str, int], list[torch.UntypedStorage]] = {}
-        """Storages by name and bytes; the sizes that came first are first."""
+        """Storages of results by name and bytes; the sizes that came first are first."""
+        self._rooms: list[torch.UntypedStorage] = []
+        """Storages of workspaces, of any sizes."""
+        self._n_oversized = 0
+        """Number of latest calls in a row whose workspace was much larger than needed."""
         _KEEPERS[id(self)] = self
 
     @property
     def bytes(self) -> int:
         """The bytes that this executable keeps, in use or not."""
-        return sum(len(pieces) * bytes_ for (_, bytes_), pieces in tuple(self._pieces.items()))
+        results = sum(len(pieces) * bytes_ for (_, bytes_), pieces in tuple(self._pieces.items()))
+        return results + sum(room.nbytes() for room in tuple(self._rooms))
 
     def tensor(
         self, name: str, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, bytes_: int
@@ -46,12 +55,47 @@ class Kept:
         if storage is None:
             storage = torch.UntypedStorage(bytes_)
             is_kept = self._has_room(bytes_)
-        result = torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), tuple(strides))
+        result = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), tuple(strides))
         if is_new:
             ask_for_large_pages(result)
         if is_kept:  # its use count marks it as in use until the result is gone
             self._pieces.setdefault(key, []).append(storage)
         return result
+
+    def workspace(self, bytes_: int) -> torch.Tensor:
+        """Return uninitialised bytes, at least that many, in memory that nothing else refers to.
+
+        Unlike a result, it may be larger than needed: calls of changing sizes share one piece, which grows to the largest.
+        One that many calls in a row hardly use is given up: a rare peak does not take the memory of results for good.
+        """
+        room = self._free_room(bytes_)
+        self._n_oversized = self._n_oversized + 1 if room is not None and room.nbytes() > OVERSIZED * bytes_ else 0
+        if self._n_oversized >= MAX_OVERSIZED:
+            room, self._n_oversized = None, 0
+        is_new = room is None
+        if room is None:
+            room = torch.UntypedStorage(bytes_)
+        result = torch.empty(0, dtype=torch.uint8, device="cpu").set_(room)
+        if is_new:
+            ask_for_large_pages(result)
+        if not is_new or self._has_room(bytes_):
+            self._rooms.append(room)
+        return result
+
+    def _free_room(self, bytes_: int) -> torch.UntypedStorage | None:
+        """Return a free workspace that is large enough; forget free ones that are smaller."""
+        in_use: list[torch.UntypedStorage] = []
+        found = None
+        while found is None:
+            storage = _popped(self._rooms)
+            if storage is None:
+                break
+            if sys.getrefcount(storage) != _NOBODY_ELSE or not _is_free(storage, storage.nbytes()):
+                in_use.append(storage)  # another thread's call uses it
+            elif storage.nbytes() >= bytes_:
+                found = storage
+        self._rooms += in_use
+        return found
 
     def _has_room(self, bytes_: int) -> bool:
         """Return whether that many more bytes may be kept; drop other sizes, which may never come again, to make room."""

@@ -14,6 +14,8 @@ PAGE = 2 << 20
 LARGE = 2 * PAGE
 """Bytes from which on results ask for large pages. A copy of 67 MB into fresh memory then takes half the time
 (Linux 6.18 on a virtual EPYC 9004, 2026-11)."""
+SMALL = 128 << 10
+"""Bytes below which the C library hands out memory again that it already has (glibc's first `M_MMAP_THRESHOLD`)."""
 _MADV_HUGEPAGE = 14
 
 

@@ -516,7 +516,7 @@ def test_a_plan_made_beside_a_full_accelerator_does_not_last(message: str, is_la
     """A candidate that only lacked memory may win in the next process."""
     event = Event(kind="failed", stage="compile", backend="toy", message=message)
     plan = eager_plan("two", "").model_copy(update={"decided_by": DecidedBy.MEASURED_PLANS, "events": (event,)})
-    assert make._is_lasting(plan) == is_lasting
+    assert make.is_lasting(plan) == is_lasting
 
 
 @pytest.mark.parametrize("is_initialized", [True, False])

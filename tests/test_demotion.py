@@ -250,8 +250,9 @@ def test_lack_of_memory_is_no_verdict(fault: str, install: Install) -> None:
     run = compiled(model)
     call(model, run)
     fickle.behave(fault)
-    with torch.no_grad(), pytest.warns(HubWarning, match="in eager for such calls"):
+    with torch.no_grad(), pytest.warns(HubWarning, match="in eager for such calls") as caught:
         torch.testing.assert_close(run(X), model(X))
+    assert {warning.filename for warning in caught} == {__file__}, "points past the generated code of the plan"
     fickle.behave("well")
     for again in (run, compiled(model)):
         before = fickle.n_calls

@@ -114,6 +114,14 @@ def test_looking_shows_what_was_measured_before() -> None:
     assert facts("--no-measure", "--threads", "2")["profile"]["flops_s"] == 8e10
 
 
+def test_what_was_measured_is_shown_even_if_it_cannot_be_kept(tmp_path: Path) -> None:
+    """A file in place of the folder stands for a disk that takes nothing."""
+    (tmp_path / "cache").write_text("")
+    found = facts("--threads", "2")
+    assert found["profile"]["flops_s"] == 8e10
+    assert "measurements last only as long as this process" in " ".join(found["cache"]["notes"])
+
+
 def test_a_backend_that_fails_its_probe_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit status 1, for scripts; the table gives the reason."""
     listing(monkeypatch, TOY_FAILED)

@@ -113,6 +113,17 @@ def test_another_number_takes_the_compiled_way() -> None:
         torch.testing.assert_close(frozen(x, scale=3.0)["scores"][0], module(x, scale=3.0)["scores"][0])
 
 
+def test_minus_zero_is_another_number() -> None:
+    """It equals zero, and what is divided by it does not."""
+
+    def divided(x: torch.Tensor, *, scale: float) -> torch.Tensor:
+        return x / scale
+
+    fast = hub.freeze(hub.compile(divided, options={"tune": "off"}), torch.ones(3), scale=0.0)
+    assert fast(torch.ones(3), scale=0.0)[0] == float("inf")
+    assert fast(torch.ones(3), scale=-0.0)[0] == -float("inf")
+
+
 @pytest.mark.parametrize("x", [torch.randn(5, 16), torch.randn(16, 3).T, torch.randn(3, 16, dtype=torch.float64).float()])
 def test_other_forms_take_the_compiled_way(plain: tuple[Plain, Any, Frozen], x: torch.Tensor) -> None:
     """Inputs of other sizes or strides give right results too."""

@@ -740,6 +740,19 @@ def test_tune_says_where_the_plan_is_kept_and_writes_it(here: Path, monkeypatch:
     assert json.loads(hub_command("run", "tiny.py:tiny", "--plan", "plan.json", "--json"))["max_abs_error"] < 1e-6
 
 
+def test_a_tuned_plan_that_cannot_be_kept_is_an_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of the tuning, unless a plan file was asked for."""
+    monkeypatch.setenv("HUB_CACHE_DIR", str(here / "kept"))
+    (here / "kept").mkdir(mode=0o700)
+    (here / "kept" / "plans").write_text("")  # in the way, as a full disk is
+    flags = ("--budget", "5", "--backends", "eager")
+    text = hub_command("tune", "tiny.py:tiny", *flags, exit_code=1)
+    assert "the plan is not kept, so the next process plans again" in text
+    assert "kept in " not in text
+    assert "not kept" in hub_command("tune", "tiny.py:tiny", "-o", "plan.json", *flags)
+    assert json.loads((here / "plan.json").read_text())["plans"]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"), [(("--tune", "off"), "tunes fully"), (("--plan", "plan.json"), "looks for a plan")]
 )

@@ -24,6 +24,29 @@ def test_every_part_is_drawn_once_in_so_many_commits(monkeypatch: pytest.MonkeyP
     assert sorted(drawn) == list(range(185))
 
 
+@pytest.mark.parametrize("path", slices.long_files())
+def test_long_files_exist(path: str) -> None:
+    """A file that was renamed would no longer take turns."""
+    assert (ROOT / path).is_file()
+
+
+def test_no_file_takes_more_of_a_run_than_another_long_one() -> None:
+    """Short files run as a whole; long ones share what is left of the time, each in as many turns as it needs."""
+    seconds = {"a": 10.0, "b": 20.0, "c": 100.0, "d": 900.0, "e": 1e6}
+    assert slices.turns_of(seconds, 1e9) == {}
+    assert slices.turns_of(seconds, 180.0) == {"c": 2, "d": 18, "e": 24}
+
+
+def test_every_name_is_drawn_once_in_so_many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of a long file runs in each third commit, say."""
+    for name in map("tests/test_inputs.py::test_{}".format, range(20)):
+        drawn: list[int] = []
+        for commit in range(613, 616):
+            monkeypatch.setattr(slices, "number", lambda commit=commit: commit)
+            drawn += [commit] if slices.is_named(name, 3) else []
+        assert len(drawn) == 1
+
+
 def test_what_would_take_more_commits_is_refused() -> None:
     """No part of a suite can be postponed beyond so many commits."""
     with pytest.raises(ValueError, match="within 24"):
@@ -39,7 +62,8 @@ def test_each_parameter_is_drawn_once_and_keeps_its_name(monkeypatch: pytest.Mon
         for case in slices.drawn(named, first=7):
             names = {mark.name for mark in case.marks}
             assert "gpu" in names
-            counts[case.id] += "slow" not in names
+            assert ("drawn" in names) != ("slow" in names)
+            counts[case.id] += "drawn" in names
     assert counts == {f"part {value}": 1 for value in range(30)}
 
 

@@ -18,21 +18,11 @@ from hub.plugin.graph import Cluster
 from hub.plugin.table import ACCEPTED, Support
 from hub.testing.single import capture, whole_cluster
 from hub.verification.ties import has_ties, reads_order, verdict
+from tests.functions import Of
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 Function = Callable[[torch.Tensor], Any]
-
-
-class Of(nn.Module):
-    """A function of a tensor as a module."""
-
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 def ordering_nodes(function: Function, x: torch.Tensor) -> Iterator[fx.Node]:

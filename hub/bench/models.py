@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from hub.bench import zoo
-from hub.errors import HubError, ModelError, OptionError, text_of
+from hub.errors import HubError, ModelError, OptionError, text_of, type_of
 
 _RESULT = "a function that returns (module, inputs)"
 _FORM = f"package.module:factory or file.py:factory; a factory is {_RESULT}"
@@ -173,14 +173,14 @@ def _checked(spec: str, made: Any) -> LoadedModel:
 
     module, inputs = cast("tuple[Any, Any]", made) if _is_pair(made) else (None, None)
     if not isinstance(module, torch.nn.Module):
-        found = "a pair without a module" if _is_pair(made) else f"a {type(made).__name__}"
+        found = "a pair without a module" if _is_pair(made) else type_of(made)
         raise ModelError(f"the factory of {spec!r} returned {found}, not a module and its inputs", hint=_EXAMPLE)
     if isinstance(inputs, Mapping):
         named = cast("Mapping[str, Any]", inputs)
         return LoadedModel(spec, _keyword_call(module.eval(), tuple(named)), tuple(named.values()))
     if not isinstance(inputs, (tuple, list)):
-        found = type(inputs).__name__
-        raise ModelError(f"the factory of {spec!r} returned a {found} as inputs, not a tuple or dict", hint=_EXAMPLE)
+        found = type_of(inputs)
+        raise ModelError(f"the factory of {spec!r} returned {found} as inputs, not a tuple or dict", hint=_EXAMPLE)
     return LoadedModel(spec, module.eval(), tuple(cast("Sequence[Any]", inputs)))
 
 

@@ -7,13 +7,14 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hub.bench.contenders import HUB, Contender, backend_left_out
 from hub.bench.prepared import Block, Prepared
 from hub.bench.result import FailureKind, Interval, Result
 from hub.errors import AccuracyError, CaptureError, HubError
-from hub.pricing.timing import in_turn, median
+from hub.pricing.timing import in_turn
 from hub.process.scratch import scratch
 from hub.report.progress import Progress
 from hub.workers.channel import Worker

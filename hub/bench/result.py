@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from statistics import median
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from hub.bench.contenders import HUB, is_hub
 from hub.bench.machine import Machine
-from hub.pricing.timing import median, median_interval
+from hub.pricing.timing import median_interval
 
 FORMAT = 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from hub.cache.trust import distrust, distrust_root
+from hub.errors import words_of
 
 DATABASE = "measurements.sqlite"
 SCHEMA_VERSION = 4
@@ -19,6 +21,8 @@ SCHEMA_VERSION = 4
 cheap."""
 BUSY_S = 10.0
 """Seconds to wait for another process's write; a write takes about 0.1 ms, so 16 processes never come near it."""
+_MIN_FREE_BYTES = 1 << 20
+"""Free bytes below which a failed write is put down to a full disk."""
 MAX_ASIDE = 3
 """Most files to set aside; further ones replace the last, so that they cannot fill the disk."""
 
@@ -87,7 +91,7 @@ def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Conn
                 return _in_memory(reason)
             return _opened(path, is_doubted)
     except (OSError, NotImplementedError, sqlite3.Error) as error:
-        return _in_memory(f"{path} cannot be used: {error}")
+        return _in_memory(f"{path} cannot be used: {why(error, root)}")
 
 
 def choices_state(root: Path, backend: str) -> str:
@@ -120,6 +124,14 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
         return False
     code = getattr(error, "sqlite_errorcode", None)  # None for errors that Python itself finds: text that is not UTF-8
     return code is None or code & 0xFF not in _SURROUNDINGS
+
+
+def why(error: Exception, root: Path) -> str:
+    """Return an error in words. SQLite's own do not name a full disk in all cases."""
+    with contextlib.suppress(OSError):
+        if isinstance(error, sqlite3.Error) and shutil.disk_usage(root).free < _MIN_FREE_BYTES:
+            return f"no space left in {root}"
+    return words_of(error)
 
 
 def _opened(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:

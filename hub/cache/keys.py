@@ -22,6 +22,7 @@ from hub.config.options import Options
 from hub.plugin.backend import API_VERSION, CompileSettings
 from hub.plugin.entry import Entry, installed_version
 from hub.plugin.graph import Graph
+from hub.process.environment import environment_now
 from hub.process.modes import modes
 
 LARGE_BYTES = 2**20
@@ -112,7 +113,7 @@ def backend_parts(entry: Entry) -> dict[str, Any]:
         "libraries": {name: installed_version(name) for name in names},
         "backend_settings": {} if entry.settings is None else entry.settings.model_dump(mode="json"),
         "state": "" if entry.settings is None else entry.settings.state,
-        "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefix)},
+        "variables": {name: value for name, value in sorted(environment_now().items()) if name.startswith(prefix)},
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from hub.cache.database import damage_of, is_damage, open_database
+from hub.cache.database import damage_of, is_damage, open_database, why
 from hub.cache.keys import available_cores, backend_parts, digest_of, machine_parts
 from hub.plan import Stage
 from hub.plugin.cost import Cost
@@ -82,7 +82,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         if not self.cost.is_measured:
-            raise ValueError(f"the cost must be measured, got an {self.cost.source} one")
+            raise ValueError(f"the cost must be measured, got one of source {self.cost.source}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Measurements:
             try:
                 return work(self._connection)
             except (sqlite3.Error, OverflowError, UnicodeError) as error:  # beyond 64 bits; text that is not Unicode
-                self._note(f"measurements: {error}")
+                self._note(f"measurements: {why(error, self._root)}")
                 if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
                     self._mend(error)
                 return otherwise

@@ -74,10 +74,13 @@ class Store:
             self._note(found.problem, is_gone=not os.path.lexists(path))
         return found.plan
 
-    def keep_plan(self, key: str, plan: Plan) -> None:
-        """Write a plan. A full or read-only disk is not an error: the plan is then made again next time."""
-        with contextlib.suppress(OSError):
+    def keep_plan(self, key: str, plan: Plan) -> str:
+        """Write a plan. Return "", or why that was impossible, as on a full or read-only disk."""
+        try:
             write_plan(self._plan_path(key), plan)
+        except OSError as error:
+            return f"{self.root / PLANS} cannot be written: {words_of(error)}"
+        return ""
 
     def prune(self, limit_bytes: float) -> Pruned:
         """Limit the size of the folder; see `upkeep.prune`."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -26,7 +25,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from hub.errors import HubWarning
+from hub.errors import warn_user
 from hub.torch_private import ConvertFrameReturn, Unsupported, convert_frame, dynamo_config, graph_break_reasons
 
 Backend = TypeVar("Backend", bound=Callable[..., Any])
@@ -187,7 +186,7 @@ def _contents(cells: Iterable[Any]) -> Iterator[Any]:
 def _warn_of(kind: str) -> None:
     if kind not in _warned:
         _warned.add(kind)
-        warnings.warn(f"nn.{kind} runs in eager: {IN_TRAINING}\n  hint: {HOW_TO_CAPTURE}", HubWarning, stacklevel=2)
+        warn_user(f"nn.{kind} runs in eager: {IN_TRAINING}\n  hint: {HOW_TO_CAPTURE}")
 
 
 IN_TRAINING = "where gradients are recorded, PyTorch would unroll recurrent modules over time"

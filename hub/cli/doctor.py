@@ -88,7 +88,10 @@ def examine(options: Options, *, measure: bool) -> Health:
     try:
         progress.stage("probe")
         backends = list_backends(probe=True)
-        notes = _measure_and_keep(options.cache.root, threads, backends, progress) if measure else ()
+        if measure:
+            profile, notes = _measured(options.cache.root, threads, backends, progress)
+        else:
+            profile, notes = stored_profile(options.cache.root, threads), ()
     finally:
         progress.done()
     return Health(
@@ -101,12 +104,14 @@ def examine(options: Options, *, measure: bool) -> Health:
         threads=threads,
         cache=_cache_facts(options.cache.root, (*registry().notes, *notes)),
         backends=backends,
-        profile=stored_profile(options.cache.root, threads),
+        profile=profile,
     )
 
 
-def _measure_and_keep(root: Path, threads: int, backends: Sequence[ListedBackend], progress: Progress) -> tuple[str, ...]:
-    """Measure the machine with the backends that work on it; return the complaints of the measurement store."""
+def _measured(
+    root: Path, threads: int, backends: Sequence[ListedBackend], progress: Progress
+) -> tuple[Profile, tuple[str, ...]]:
+    """Measure the machine with the backends that work on it. Return the profile and the complaints of the store."""
     names = [backend.name for backend in backends if backend.probe == "passed"]
     progress.stage("measure", 1 + 2 * len(names) + len(names) * (len(names) - 1) // 2)
     profile = measure_profile(threads, names, progress.advance)
@@ -114,7 +119,7 @@ def _measure_and_keep(root: Path, threads: int, backends: Sequence[ListedBackend
     kept.keep_profile(machine_digest(), threads, profile.to_json())
     notes = (note, *kept.notes)
     kept.close()
-    return tuple(text for text in notes if text)
+    return profile, tuple(text for text in notes if text)
 
 
 def _cache_facts(root: Path, notes: tuple[str, ...]) -> CacheFacts:

@@ -17,7 +17,7 @@ from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import load_model
 from hub.capture.call import uncompiled
 from hub.cli.plan import print_plans
-from hub.frontend.direct.attempt import calls_text, why_dynamo
+from hub.frontend.direct.why_dynamo import calls_text, why_dynamo
 from hub.frontend.ownership import captured_plans
 from hub.plan import Plan
 from hub.plan_file import plans_json, write_plans

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import LoadedModel, load_model
 from hub.cli.plan import print_plans
 from hub.config.options import Options, resolve
-from hub.errors import OptionError
+from hub.errors import CacheError, OptionError
 from hub.frontend.ownership import captured_plans
-from hub.plan import Plan
+from hub.plan import DecidedBy, Plan, Stage
 from hub.plan_file import plans_json, write_plans
 from hub.planning.kernels import tune_kernels, tuning_backends
+from hub.planning.make import is_lasting
 from hub.report.numbers import duration
 from hub.report.output import check_output
 from hub.report.progress import progress_for
@@ -45,16 +46,23 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
     plans: Sequence[Plan] = captured_plans(compiled)
     if output is not None:
         write_plans(Path(output), plans)
+    lost = [event.message for plan in plans for event in plan.events if event.stage is Stage.SAVE]
+    is_kept = not lost and all(plan.decided_by is DecidedBy.REPLAYED or is_lasting(plan) for plan in plans)
     chosen = resolve(wanted, os.environ, Path.cwd())
     if as_json:
-        facts = _facts(spec, chosen, took_s, output) | {"searched": list(searched)}
+        kept_in = str(chosen.cache.root) if is_kept else None
+        facts = _facts(spec, chosen, took_s, output) | {"kept_in": kept_in, "searched": list(searched)}
         typer.echo(json.dumps(facts | json.loads(plans_json(plans)), indent=2))
-        return
-    print_plans(plans, as_json=False)
-    for line in searched:
-        typer.echo(f"searched    {line}")
-    for line in _lines(chosen, took_s, output):
-        typer.echo(line)
+    else:
+        print_plans(plans, as_json=False)
+        for line in searched:
+            typer.echo(f"searched    {line}")
+        for line in _lines(chosen, took_s, output, is_kept=is_kept):
+            typer.echo(line)
+    if lost and output is None:
+        raise CacheError(
+            lost[0], hint="free some space, or set HUB_CACHE_DIR to another folder; -o FILE writes a plan file"
+        )
 
 
 def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,15 +98,14 @@ def _left(wanted: Mapping[str, Any], searched: Sequence[str], spent_s: float) ->
 
 
 def _facts(spec: str, chosen: Options, took_s: float, output: str | None) -> dict[str, Any]:
-    return {
-        "model": spec,
-        "budget_s": chosen.budget_s,
-        "took_s": took_s,
-        "kept_in": str(chosen.cache.root),
-        "plan_file": output,
-    }
+    return {"model": spec, "budget_s": chosen.budget_s, "took_s": took_s, "plan_file": output}
 
 
-def _lines(chosen: Options, took_s: float, output: str | None) -> tuple[str, ...]:
-    lines = (f"tuned in    {duration(took_s)}, budget {duration(chosen.budget_s)}", f"kept in     {chosen.cache.root}")
-    return lines if output is None else (*lines, f'plan file   {output}; replay it with options={{"plan": "{output}"}}')
+def _lines(chosen: Options, took_s: float, output: str | None, *, is_kept: bool) -> Iterator[str]:
+    yield f"tuned in    {duration(took_s)}, budget {duration(chosen.budget_s)}"
+    if is_kept:
+        yield f"kept in     {chosen.cache.root}"
+    else:
+        yield "not kept    the next process plans again (see the events of the plan)"
+    if output is not None:
+        yield f'plan file   {output}; replay it with options={{"plan": "{output}"}}'

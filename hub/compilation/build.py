@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
-from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
+from hub.errors import CompileError, ContractError, PluginError, RunError, text_of, type_of
 from hub.plan import Stage
 from hub.plugin.backend import CompileSettings, Executable, overrides
 from hub.plugin.canonical import canonical_text
@@ -80,7 +80,7 @@ def build_cluster(
         before = leftovers()
         with phases.during(Work.VERIFY, backend):
             verified = verify_cluster(
-                cluster, backend, executable, inputs, settings.accuracy, budget_s, saturates=saturates
+                cluster, backend, executable, inputs, settings.accuracy, budget_s=budget_s, saturates=saturates
             )
         if is_alone and (left := more(before, MANY_LEFT)):
             raise ContractError(f"running it leaves {left} behind", backend=backend, cluster=cluster.name)
@@ -157,7 +157,9 @@ def load_and_verify(
             loaded = load_cluster(cluster, backend, settings, folder, registry)
         start = time.perf_counter()
         with phases.during(Work.VERIFY, backend):
-            verified = verify_loaded(cluster, backend, loaded.executable, inputs, settings.accuracy, reference, fingerprint)
+            verified = verify_cluster(
+                cluster, backend, loaded.executable, inputs, settings.accuracy, reference=reference, fingerprint=fingerprint
+            )
         verify_s = time.perf_counter() - start
     report = Report(
         verify_s=verify_s,
@@ -177,7 +179,7 @@ def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings, r
         executable = registry.backend(backend).compile(cluster, settings)
     if not callable(executable):
         raise CompileError(
-            f"compile() returned a {type(executable).__name__}, which is not callable",
+            f"compile() returned {type_of(executable)}, which is not callable",
             backend=backend,
             cluster=cluster.name,
         )
@@ -190,36 +192,24 @@ def verify_cluster(
     executable: Callable[..., Any],
     inputs: Sequence[Any],
     accuracy: float | None,
-    budget_s: float | None,
     *,
+    budget_s: float | None = None,
     saturates: bool = False,
+    reference: Reference | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> Verified:
-    """Verify an executable, with `budget_s` on generated inputs too. Raises RunError for anything it raises while running.
+    """Verify an executable on real inputs, and with `budget_s` on generated ones too.
 
-    Raises ContractError if it changes process state.
+    With a `fingerprint`, its result on these inputs in an earlier process, eager runs only if it does not reproduce that.
+    Raises RunError for anything that it raises while running, and ContractError if it changes process state.
     """
-    executable = _watched(executable, backend, cluster.name)
-    with running(backend, cluster.name):
-        if budget_s is None:
-            return verify(cluster, backend, executable, inputs, accuracy)
-        return verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s, saturates=saturates)
-
-
-def verify_loaded(
-    cluster: Cluster,
-    backend: str,
-    executable: Callable[..., Any],
-    inputs: Sequence[Any],
-    accuracy: float | None,
-    reference: Reference | None,
-    fingerprint: Fingerprint | None,
-) -> Verified:
-    """Verify a saved executable on real inputs, without eager if it reproduces its fingerprint. Raises PluginError."""
     executable = _watched(executable, backend, cluster.name)
     with running(backend, cluster.name):
         if fingerprint is not None and (known := recognized(cluster, backend, executable, inputs, fingerprint)):
             return known
-        return verify(cluster, backend, executable, inputs, accuracy, reference=reference)
+        if budget_s is None:
+            return verify(cluster, backend, executable, inputs, accuracy, reference=reference)
+        return verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s, saturates=saturates)
 
 
 def leisure_of(
@@ -240,24 +230,28 @@ def leisure_of(
         else:
             with plugin_edge(backend, cluster.name, "load"):
                 executable = registry.backend(backend).load(folder, cluster, settings)
-    saturates = registry.entries[backend].info.saturates
-    with running(backend, cluster.name):
-        return Leisure(Trial(Judge.of(cluster, backend, settings.accuracy), executable, tuple(inputs), saturates=saturates))
+    judge, watched = Judge.of(cluster, backend, settings.accuracy), _watched(executable, backend, cluster.name)
+    return Leisure(Trial(judge, watched, tuple(inputs), saturates=registry.entries[backend].info.saturates))
 
 
 def _watched(executable: Callable[..., Any], backend: str, cluster: str) -> Callable[..., Any]:
-    """Return an executable whose first call is checked separately, since the changes of two calls may cancel out."""
-    is_first = True
+    """Return an executable that raises PluginError for whatever it raises.
+
+    The state of the process is compared after the first call, since the changes of two calls may cancel out.
+    """
+    edge = running
 
     def call(*inputs: Any) -> Any:
-        nonlocal is_first
-        if not is_first:
-            return executable(*inputs)
-        is_first = False
-        with running(backend, cluster):
+        nonlocal edge
+        kept, edge = edge, _raising
+        with kept(backend, cluster):
             return executable(*inputs)
 
     return call
+
+
+def _raising(backend: str, cluster: str) -> AbstractContextManager[None]:
+    return plugin_edge(backend, cluster, "run")
 
 
 @contextmanager

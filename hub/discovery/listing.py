@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from hub.config.options import resolve
 from hub.discovery.registry import Registry, load_attribute, registry
-from hub.errors import ContractError, HubError, shortened, text_of
+from hub.errors import ContractError, HubError, shortened, text_of, type_of
 from hub.plugin.backend import abilities
 from hub.plugin.entry import Entry, installed_version
 from hub.plugin.table import Support, refused
@@ -197,7 +197,7 @@ def _answer_probe(arguments: Sequence[str]) -> None:
             found["abilities"] = sorted(abilities(backend))
             verdict: Any = backend.probe()
             if not isinstance(verdict, Support):
-                raise ContractError(f"probe() returned a {type(verdict).__name__}, not a Support")
+                raise ContractError(f"probe() returned {type_of(verdict)}, not a Support")
             found |= {"accepted": bool(verdict.accepted), "reason": shortened(str(verdict.reason))}
         except Exception as error:  # noqa: BLE001 - an exception in a probe is its verdict
             text = f"{type(error).__name__}: {error.message}" if isinstance(error, HubError) else text_of(error)

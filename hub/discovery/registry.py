@@ -22,7 +22,7 @@ from hub.config.settings import Setting, from_environment, is_variable, of_backe
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.plugins import Plugin
 from hub.discovery.trial import Trials, registered, try_imports
-from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
+from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of, type_of
 from hub.plugin.backend import API_VERSION, Backend, BackendInfo, overrides
 from hub.plugin.entry import Entry, installed_version
 from hub.plugin.hooks import PROJECT
@@ -213,7 +213,7 @@ def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
 
 def _checked(info: Any) -> BackendInfo:
     if not isinstance(info, BackendInfo):
-        raise ContractError(f"hub_backends() returned a {type(info).__name__}, not a BackendInfo")
+        raise ContractError(f"hub_backends() returned {type_of(info)}, not a BackendInfo")
     return info
 
 

@@ -13,12 +13,13 @@ import torch
 
 from hub.discovery.plugin_fault import is_plugins
 from hub.dispatch.busy_waiting import Calm
+from hub.dispatch.check_new_sizes import NewSizes, has_sizes
 from hub.dispatch.codegen import Step, generate
-from hub.dispatch.new_sizes import NewSizes, has_sizes
 from hub.dispatch.shadow import ReportDrift, Shadowed
 from hub.errors import AccuracyError, ContractError, InputRefused, RunError, text_of
-from hub.plugin.graph import Cluster, Graph
+from hub.plugin.graph import Cluster, Graph, TensorSpec
 from hub.process.accelerators import wait_for
+from hub.process.heap import is_lack_of_memory
 from hub.verification.finite import FiniteOnly
 from hub.verification.standing import UNKNOWN, Standing
 
@@ -200,7 +201,7 @@ def _fallback(item: Loaded, report: Report | None, *, strict: bool) -> Callable[
                 cluster=name,
                 hint="without strict=True the cluster runs in eager",
             ) from error
-        is_final = bool(written) or not _is_about_one_call(error)
+        is_final = bool(written) or not _is_about_one_call(item.cluster, error, inputs)
         if is_final:
             namespace[name] = item.cluster.module
         if report is not None:
@@ -253,22 +254,19 @@ def _spoilt(item: Loaded, name: str, error: BaseException) -> ContractError:
     return spoilt
 
 
-def _is_about_one_call(error: BaseException) -> bool:
-    """Return whether an executable is still good: it refused these values, or there was no memory for this call.
+def _is_about_one_call(cluster: Cluster, error: BaseException, inputs: Sequence[Any]) -> bool:
+    """Return whether an executable is still good: it refused these values, was not made for them, or there was no memory.
+
+    Some of eager's kernels return other dtypes than fake tensors announce, and no executable is at fault for these.
 
     Memory is shared with the rest of the machine, and a verdict would disable the backend because of another program's
     peak. An executable that always needs too much costs time in every call, but no result. A plugin may also raise its own
     error from the cause.
     """
-    return isinstance(error, InputRefused) or any(map(is_lack_of_memory, (error, error.__cause__)))
-
-
-def is_lack_of_memory(error: BaseException | None) -> bool:
-    """Return True for errors raised when there is no memory left."""
-    # PyTorch's CPU allocator has no exception type of its own for this.
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in text_of(error)
-    )
+    if isinstance(error, InputRefused) or any(map(is_lack_of_memory, (error, error.__cause__))):
+        return True
+    given = zip(cluster.inputs, inputs, strict=True)
+    return any(isinstance(spec, TensorSpec) and value.dtype != spec.dtype for spec, value in given)
 
 
 def _overlap_check(graph: Graph) -> Callable[[Sequence[Any]], bool]:

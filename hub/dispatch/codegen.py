@@ -133,7 +133,7 @@ class _Writer:
 
     def _eager(self, node: fx.Node, renamed: Mapping[fx.Node, str], name: str | None = None) -> str:
         if node.op != "call_function":
-            raise PlanError(f"cannot dispatch a {node.op} node", node=node.name)
+            raise PlanError(f"cannot dispatch a node of kind {node.op}", node=node.name)
         arguments = [self._literal(value, renamed) for value in node.args]
         arguments += [f"{key}={self._literal(value, renamed)}" for key, value in node.kwargs.items()]
         return f"{name or node.name} = {self._operator(node.target)}({', '.join(arguments)})"

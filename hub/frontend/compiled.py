@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,11 +18,11 @@ from hub.config.options import Options, check_backends
 from hub.discovery.registry import registry
 from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
 from hub.dispatch.debug import write_debug_folder
+from hub.dispatch.frequent_sizes import FrequentSizes
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
-from hub.dispatch.sized import Sized
 from hub.dispatch.weights import WeightGuard, can_guard, held_at, on_held_storage
-from hub.errors import CaptureError, HubWarning, OptionError, PlanError, text_of
+from hub.errors import CaptureError, OptionError, PlanError, text_of, warn_user
 from hub.partition.group import Group
 from hub.plan import EAGER, TROUBLE, DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.planning.aside import Aside, too_large_to_copy
@@ -416,7 +415,7 @@ class CompiledGraph:
         if not (is_plain and is_served and places) or accelerators_of(self._fakes()):
             return run
         own: weakref.ref[CompiledGraph] = weakref.ref(self)
-        return Sized(run, places, plan.plan_s, partial(_begin_for, own), partial(_note_of, own))
+        return FrequentSizes(run, places, plan.plan_s, partial(_begin_for, own), partial(_note_of, own))
 
     def _fakes(self) -> list[torch.Tensor]:
         values = (node.meta.get("val") for node in self.graph.placeholders)
@@ -518,7 +517,7 @@ class CompiledGraph:
         folder = str(self.options.cache.root)
         if self._cache_problem and folder not in _warned_folders:
             _warned_folders.add(folder)
-            warnings.warn(f"nothing is saved for later processes: {self._cache_problem}", HubWarning, stacklevel=3)
+            warn_user(f"nothing is saved for later processes: {self._cache_problem}")
         for event in () if self.plan is None else self.plan.events:
             if event.kind in TROUBLE:
                 observe(
@@ -533,7 +532,7 @@ class CompiledGraph:
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            warnings.warn(text, HubWarning, stacklevel=4)
+            warn_user(text)
 
 
 def _begin_for(graph: weakref.ref[CompiledGraph], args: Sequence[Any]) -> CompiledGraph | None:

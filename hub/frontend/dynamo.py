@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from hub.capture.sources import weight_positions
 from hub.capture.traces import forget_last_trace
 from hub.capture.training import capture_with_autograd, writes_to_inputs
 from hub.config.options import Options, resolve
-from hub.errors import CaptureError, HubError, HubWarning, OptionError, PlanError
+from hub.errors import CaptureError, HubError, OptionError, PlanError, warn_user
 from hub.frontend.compiled import CompiledGraph, eager_plan
 from hub.frontend.direct.recorder import made_for_dynamo
 from hub.frontend.ownership import calling_wrapper, register
@@ -186,7 +185,7 @@ def _captured_or_eager(
             return _raising(error)
         compiled = _Uncaptured(module, options, owner, error)
         register(compiled)
-        warnings.warn(f"capture: {error}", HubWarning, stacklevel=2)
+        warn_user(f"capture: {error}")
         return compiled
 
 

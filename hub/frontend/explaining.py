@@ -17,9 +17,9 @@ from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
 from hub.config.options import check_backends, resolve
 from hub.discovery.registry import registry
-from hub.errors import CaptureError, HubError, OptionError
+from hub.errors import CaptureError, HubError, OptionError, type_of
 from hub.frontend.compiled import eager_plan
-from hub.frontend.direct.attempt import calls_text
+from hub.frontend.direct.why_dynamo import calls_text
 from hub.plan import Event, EventKind, Plan, Stage
 from hub.planning.make import Maker
 from hub.plugin.graph import hint
@@ -41,7 +41,7 @@ def explain(
     a plan file that cannot be replayed, and CaptureError, with the cause, if nothing was captured.
     """
     if not callable(model):
-        raise OptionError(f"a {type(model).__name__} cannot be called", hint="pass a torch.nn.Module or a function")
+        raise OptionError(f"{type_of(model)} cannot be called", hint="pass a torch.nn.Module or a function")
     chosen = resolve(options, os.environ, Path.cwd())
     check_backends(chosen, registry().configured(chosen).entries)
     found: list[Plan] = []

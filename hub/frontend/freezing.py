@@ -19,6 +19,7 @@ import torch
 from hub.capture.call import program_behind
 from hub.errors import FreezeError
 from hub.frontend.compiled import CompiledGraph
+from hub.frontend.direct.entry import are_equal
 from hub.frontend.direct.feeding import check_inputs, fed, rebuilt
 from hub.frontend.ownership import graphs_of, why_no_graphs
 from hub.process.forks import freed_in_forks, in_forks, never_freed
@@ -114,7 +115,7 @@ class Frozen:
         if len(leaves) != len(self._forms):
             return None
         for leaf, form, first in zip(leaves, self._forms, self._leaves, strict=True):
-            if not (form.fits(leaf) if form is not None else type(leaf) is type(first) and leaf == first):
+            if not (form.fits(leaf) if form is not None else are_equal(leaf, first)):
                 return None
         if is_any_autocast_enabled() or self._graph.observer is not None:
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from hub.capture.call import program_behind
 from hub.capture.frames import frames_of
 from hub.capture.nothing import Cause, Nothing, why_nothing
-from hub.errors import CaptureError, HubWarning, OptionError
+from hub.errors import CaptureError, OptionError, warn_user
 from hub.frontend.compiled import CompiledGraph
 from hub.plan import Plan
 from hub.process.forks import in_forks
@@ -80,7 +79,7 @@ def plans(compiled: Any) -> tuple[Plan, ...]:
     try:
         return captured_plans(compiled)
     except CaptureError as error:
-        warnings.warn(str(error), HubWarning, stacklevel=2)
+        warn_user(str(error))
         return ()
 
 
@@ -120,7 +119,7 @@ def wait(compiled: Any, timeout_s: float | None = None) -> bool:
     """
     if program_behind(compiled) is not None and not graphs_of(compiled):
         text = "nothing is captured yet, so nothing is planned"
-        warnings.warn(f"{text}\n  hint: call the model twice, or give hub.compile its example_inputs", HubWarning, 2)
+        warn_user(f"{text}\n  hint: call the model twice, or give hub.compile its example_inputs")
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     return all(graph.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for graph in graphs_of(compiled))
 

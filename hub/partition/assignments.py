@@ -109,8 +109,6 @@ def _keeping_forced(
 ) -> Mapping[str, str]:
     """Drop clusters of trivial nodes only, unless the user forced one of their operators."""
     lighter = without_trivial_groups(graph, backend_of, whole)
-    if not options.force:
-        return lighter
     return {
         node.name: backend_of[node.name] if options.forced(operator_name(node)) else lighter[node.name]
         for node in graph.nodes

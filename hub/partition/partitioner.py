@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, cast
 
 from hub.discovery.plugin_fault import is_plugins
-from hub.errors import text_of
+from hub.errors import text_of, type_of
 from hub.partition.group import Group
 from hub.partition.members import Unusable, conflict, usable
 from hub.partition.shown import Shown
@@ -52,7 +52,7 @@ def _names(answer: Iterable[Any], most: int) -> tuple[tuple[str, ...], ...]:
             raise TypeError(f"{cluster!r} is a str, no sequence of names")
         names: tuple[Any, ...] = tuple(islice(cast("Iterable[Any]", cluster), most))
         if strangers := [name for name in names if type(name) is not str]:  # of a subclass, methods could raise later
-            raise TypeError(f"{strangers[0]!r} is a {type(strangers[0]).__name__}, no name of a node")
+            raise TypeError(f"{strangers[0]!r} is {type_of(strangers[0])}, no name of a node")
         clusters.append(names)
     return tuple(clusters)
 

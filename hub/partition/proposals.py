@@ -17,7 +17,7 @@ from hub.config.options import Options
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.plugins import Plugin
 from hub.discovery.registry import Registry
-from hub.errors import ContractError, PlanError, text_of
+from hub.errors import ContractError, PlanError, text_of, type_of
 from hub.partition.group import Group
 from hub.partition.members import Unusable, usable
 from hub.partition.shown import Shown
@@ -88,7 +88,7 @@ def _offers(plugin: Plugin, graph: Graph) -> tuple[Proposal, ...]:
         raise ContractError("it changed the graph that it was shown")
     for item in offered:
         if not isinstance(item, Proposal):
-            raise TypeError(f"{item!r} is a {type(item).__name__}, not a Proposal")
+            raise TypeError(f"{item!r} is {type_of(item)}, not a Proposal")
         texts: tuple[Any, ...] = (item.backend, item.name, *item.nodes)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"{item!r} has a name that is not text")

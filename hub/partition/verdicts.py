@@ -12,7 +12,7 @@ from torch import fx
 from hub.config.options import Options
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.registry import Registry
-from hub.errors import ContractError, HubError, PluginLoadError, text_of
+from hub.errors import ContractError, HubError, PluginLoadError, text_of, type_of
 from hub.partition.group import EAGER, Group
 from hub.partition.partitioner import kept_clusters, partition_of
 from hub.partition.shown import Shown
@@ -256,7 +256,7 @@ def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], 
             raise
         return _failed(backend, f"supports({operator}) raised {text_of(error)}", events)
     if not isinstance(answer, Support):  # pyright: ignore[reportUnnecessaryIsInstance] - plugins are not trusted
-        return _failed(backend, f"supports({operator}) returned a {type(answer).__name__}, not a Support", events)
+        return _failed(backend, f"supports({operator}) returned {type_of(answer)}, not a Support", events)
     return ACCEPTED if answer.accepted else answer
 
 

@@ -55,7 +55,7 @@ def ask_until_sure(context: PlanningContext, verdicts: Verdicts, book: PriceBook
     while verdicts.unasked:
         orders = (*((name,) for name in verdicts.backends), ())
         known = [candidate_plan(context, assignment(verdicts, order, context.options)) for order in orders]
-        best_s = min(book.total_s(plan, book.eager_s()) for plan in known)
+        best_s = min(book.total_s(plan) for plan in known)
         if not (names := _fastest(context, verdicts, book, below_s=best_s)):
             return verdicts
         verdicts = ask(context, verdicts, book, names)
@@ -65,19 +65,13 @@ def ask_until_sure(context: PlanningContext, verdicts: Verdicts, book: PriceBook
 def _fastest(context: PlanningContext, verdicts: Verdicts, book: PriceBook, below_s: float = float("inf")) -> Sequence[str]:
     """Return the backends to query next: the fastest by expectation, if their bound is below `below_s` or unknown."""
     plans = {plan.assignment.backends[0]: plan for plan in at_best(context, verdicts)}
-    hopeful = [name for name, plan in plans.items() if _is_blind(plan, book) or _bound_s(plan, book) < below_s]
+    blind = {
+        name for name, plan in plans.items() if any(book.is_blind(one, plan.settings) for one in plan.assignment.clusters)
+    }
+    hopeful = [name for name, plan in plans.items() if name in blind or book.total_s(plan) < below_s]
     return sorted(hopeful, key=lambda name: _expected_s(plans[name], book))[:AT_ONCE]
 
 
-def _is_blind(plan: CandidatePlan, book: PriceBook) -> bool:
-    return any(book.is_blind(found, plan.settings) for found in plan.assignment.clusters)
-
-
-def _bound_s(plan: CandidatePlan, book: PriceBook) -> float:
-    return book.total_s(plan, book.eager_s())
-
-
 def _expected_s(plan: CandidatePlan, book: PriceBook) -> float:
-    eager_s = book.eager_s()
     clusters_s = sum(book.expected(found, plan.settings).run_s for found in plan.assignment.clusters)
-    return clusters_s + sum(eager_s[name] for name in plan.assignment.eager_nodes)
+    return clusters_s + book.eager_sum(plan.assignment.eager_nodes)

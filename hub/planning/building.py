@@ -23,7 +23,7 @@ from hub.plan import Event, EventKind, Stage
 from hub.planning.context import PlanningContext, limits_of
 from hub.planning.decision import Decision
 from hub.planning.failures import failure_in_service, known_failure, remember_failure, stage_of
-from hub.planning.schedule import plain_names, steps_for
+from hub.planning.steps import plain_names, steps_for
 from hub.plugin.graph import Cluster
 from hub.process.phases import Work
 from hub.process.state import HERE, WORKER, is_alone, kept_state, refusal_due_to_threads, told_changes

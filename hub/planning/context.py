@@ -19,7 +19,7 @@ from hub.partition.proposals import Offered, has_proposers, offered_by_plugins
 from hub.partition.structure import structure_digest
 from hub.partition.verdicts import Answers, answers
 from hub.planning.decision import Decision
-from hub.planning.schedule import reads
+from hub.planning.steps import reads
 from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Cluster, Graph, Pin
 from hub.plugin.table import devices_of

@@ -56,7 +56,7 @@ def decide(context: PlanningContext, verdicts: Verdicts, *, may_measure: bool) -
 
 def _measure_eager(context: PlanningContext, book: PriceBook, *, is_anew: bool = False) -> None:
     """Run the graph a few times in eager, once per machine, because costs are predicted as ratios to eager."""
-    if book.knows_eager and not is_anew:
+    if book.has_timed_eager or (book.knows_eager and not is_anew):
         return
     try:
         book.keep_eager(context.workers.eager_prices())
@@ -73,7 +73,6 @@ def _predicted(
     decided_by: DecidedBy | None = None,
 ) -> Decision:
     """Decide by the best known costs if there is a choice: measured earlier, learned, or estimated."""
-    eager_s = book.eager_s()
     plans = [candidate_plan(context, choice) for choice in choices]
     total_s = dict.fromkeys(plans, 0.0)
     search = None
@@ -82,10 +81,10 @@ def _predicted(
         mixer = Mixer(context, book, trusts_estimates=not is_measured)
         if is_measured:  # next to measured plans, one known by estimates alone would win by their optimism
             plans = [plan for plan in plans if not _is_estimated(plan, book)]
-        total_s = {plan: book.total_s(plan, eager_s) for plan in plans}
-        for plan in mixer.mixes(verdicts, plans, eager_s, min(total_s.values()), MAX_MIXES):
+        total_s = {plan: book.total_s(plan) for plan in plans}
+        for plan in mixer.mixes(verdicts, plans, min(total_s.values()), MAX_MIXES):
             known_s = None if _is_measured(plan, book) else mixer.predicted_s(plan)
-            total_s.setdefault(plan, book.total_s(plan, eager_s) if known_s is None else known_s)
+            total_s.setdefault(plan, book.total_s(plan) if known_s is None else known_s)
         plans = list(total_s)
         search = mixer.search(verdicts, n_compiled=0, n_timed=0)
     best = min(plans, key=lambda plan: (_weighed(plan, total_s[plan], book), len(plan.assignment.clusters)))
@@ -97,7 +96,7 @@ def _predicted(
         costs=costs,
         predicted_s=total_s[best] if len(plans) > 1 else None,
         failures=book.failures,
-        eager_s=eager_s,
+        eager_s=book.eager_s(),
         search=search,
         events=tuple(book.events),
         verdicts=verdicts,

@@ -12,7 +12,7 @@ from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import Bid, DecidedBy, Event, Plan, PlannedCluster, Price
 from hub.planning.decision import Decision
-from hub.planning.schedule import plain_names
+from hub.planning.steps import plain_names
 from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Graph, spec_of
 from hub.plugin.table import operator_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hub.discovery.plugin_fault import is_plugins
-from hub.errors import HubError, text_of
+from hub.errors import HubError, text_of, type_of
 from hub.partition.group import Group
 from hub.plan import Event, EventKind, Plan, PlannedCluster, Stage
 from hub.planning.context import PlanningContext
@@ -34,7 +34,7 @@ def _told(cluster: PlannedCluster, plan: Plan, context: PlanningContext, events:
         if isinstance(said.answer, str):
             cluster = cluster.model_copy(update={"report": said.answer.rstrip()})
         else:
-            problem = f"explain() returned a {type(said.answer).__name__}, not text"
+            problem = f"explain() returned {type_of(said.answer)}, not text"
     if problem:
         events.append(
             Event(kind=EventKind.NOTE, stage=Stage.EXPLAIN, message=problem, backend=cluster.backend, cluster=cluster.name)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.config.options import Options
-from hub.dispatch.new_sizes import N_TRUSTED
+from hub.dispatch.check_new_sizes import N_TRUSTED
 from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
 from hub.planning.chore import Chore
 from hub.process.family import end_family
@@ -194,7 +194,7 @@ class Later(Chore):
                     return
                 self._worker.kill()
             self._worker = (POOL if POOL.is_started else BEHIND).lend(_HOME, self._limits)
-        self._ask("step_back")
+        self._ask("step_behind")
         self._ask("load", is_plugins=False, **self._facts)
 
     def _ask(self, command: str, *, is_plugins: bool = False, **facts: Any) -> Any:
@@ -213,9 +213,10 @@ class Later(Chore):
                 end_family(worker.pid)
                 raise CompileError(reason)
             worked.tick()
-            if worked.seconds > (LIMIT_S if is_plugins else _LOAD_LIMIT_S):
+            limit_s = LIMIT_S if is_plugins else _LOAD_LIMIT_S
+            if worked.seconds > limit_s:
                 end_family(worker.pid)
-                text = f"no answer within {LIMIT_S:.0f} s to `{command}`, after the first answer"
+                text = f"no answer within {limit_s:.0f} s to `{command}`, after the first answer"
                 raise (RunError if is_plugins else CompileError)(text)
         try:
             return worker.result(_LOAD_LIMIT_S)

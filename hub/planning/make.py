@@ -111,8 +111,9 @@ class Maker:
         plan_s = time.perf_counter() - start
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": plan_s}), cache_problem=problem)
         with session.crew.phases.during(Work.KEEP):
-            if is_news:
-                store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan))
+            lost = store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan)) if is_news else ""
+            if is_news and (reason := "there is no cache" if problem else lost):
+                made = replace(made, plan=made.plan.with_events(_not_kept(reason)))
             if made.plan.decided_by is not DecidedBy.REPLAYED:  # then nothing was compiled
                 store.prune(self.options.cache.gb * 1e9)
         self.progress.done()
@@ -153,7 +154,7 @@ class Maker:
         verdicts = self._verdicts(context) if self.options.strict else self._unasked()
         decision = kept or _decided(context, verdicts, may_measure=asked is None)
         made = self._build_until_it_runs(context, store, verdicts, decision, events)
-        return made, asked is None and _is_lasting(made.plan)
+        return made, asked is None and is_lasting(made.plan)
 
     def _unasked(self) -> Verdicts:
         """Return what is known before any backend is queried."""
@@ -339,11 +340,16 @@ class Maker:
             )
 
 
+def _not_kept(reason: str) -> Event:
+    text = f"the plan is not kept, so the next process plans again: {reason}"
+    return Event(kind=EventKind.NOTE, stage=Stage.SAVE, message=text)
+
+
 def _no_cache(problem: str) -> tuple[Event, ...]:
     return (Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=f"no cache: {problem}"),) if problem else ()
 
 
-def _is_lasting(plan: Plan) -> bool:
+def is_lasting(plan: Plan) -> bool:
     """Return whether a later process would decide the same.
 
     A failure in a plan that was not measured may be temporary; so is an accelerator whose memory was full.

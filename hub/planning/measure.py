@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from hub.cache.measurements import machine_digest
 from hub.errors import PluginError
@@ -14,7 +15,7 @@ from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Search, Stage
 from hub.planning.asking import AT_ONCE, ask, at_best
-from hub.planning.attempts import Attempt, deviation_of, most_promising
+from hub.planning.attempt_order import Attempt, deviation_of, most_promising
 from hub.planning.candidates import Candidates
 from hub.planning.context import CandidatePlan, PlanningContext, candidate_plan, is_on_accelerators
 from hub.planning.decision import Decision
@@ -22,9 +23,8 @@ from hub.planning.explore import MAX_FAST, worth_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.planning.race import Proof, Race
-from hub.planning.schedule import plain_names, steps_for
+from hub.planning.steps import plain_names, steps_for
 from hub.pricing.roofline import settle_peaks
-from hub.pricing.timing import median
 from hub.process.phases import Work
 from hub.report.numbers import count, duration
 from hub.workers.candidate import Candidate
@@ -57,6 +57,8 @@ PATIENCE = 2.0
 MIN_ALONE_S = 5.0
 BETTER = 0.8
 """Share of the running plan's time that a new plan must stay below to be built before planning ends."""
+LONG_S = 0.1
+"""Seconds of a call in eager from which plans are timed without the cost of new sizes: measuring it takes ten calls."""
 SMALL_S = 2e-3
 """Call time below which a graph is also tried on one thread at once: it may run best there, and compiles fast."""
 
@@ -108,7 +110,6 @@ class _Measuring:
         self.clock = Clock(context.options.budget_s)
         self.candidates = Candidates(context, book, self.clock)
         self.events: list[Event] = []
-        self.eager_s: Mapping[str, float] = {}
         self._tried: set[tuple[Group, ...]] = set()
         """Assignments that were compiled, or that failed."""
         self._told_s = 0.0
@@ -125,8 +126,9 @@ class _Measuring:
         """Run every stage and return the decision."""
         if not self.book.has_timed_eager:
             self.book.keep_eager(self.session.eager_prices())
-        self.eager_s = self.book.eager_s()
-        self._told_s = sum(self.eager_s.values())
+        self._told_s = sum(self.book.eager_s().values())
+        # The same for all contenders, or they would be timed on different problems.
+        self.session.runners.tries_new_sizes = self.context.graph.is_dynamic and self._told_s < LONG_S
         self._try_plans()
         self._price_pieces()
         self._explore()
@@ -178,7 +180,7 @@ class _Measuring:
                 settings=best.settings,
                 costs=self.book.all_costs([best]),
                 predicted_s=self._told_s,
-                eager_s=self.eager_s,
+                eager_s=self.book.eager_s(),
                 verdicts=self.verdicts,
             )
         )
@@ -191,7 +193,9 @@ class _Measuring:
         whole = [plan for plan in self.plans if len(plan.assignment.groups) == 1 and plan.assignment.clusters]
         found = [(plan.assignment.groups[0], plan.settings) for plan in whole]
         known = [(self.book.measured(*one), self.book.forecast(*one)) for one in found if self.candidates.is_known(*one)]
-        ratios = [measured.run_s / forecast.run_s for measured, forecast in known if measured is not None]
+        ratios = [
+            measured.run_s / forecast.run_s for measured, forecast in known if measured is not None and forecast.run_s > 0
+        ]
         return min(1.0, median(ratios)) if ratios else 1.0
 
     def _compile_first(self, first: CandidatePlan, *others: CandidatePlan) -> None:
@@ -229,7 +233,7 @@ class _Measuring:
     def _incumbent_s(self) -> float:
         """Return seconds of the incumbent, summed over its parts in isolation; initially eager's."""
         ready = [plan for plan in self.plans if self.candidates.is_ready(plan)]
-        return min((self._predicted_s(plan) for plan in ready), default=sum(self.eager_s.values()))
+        return min((self._predicted_s(plan) for plan in ready), default=sum(self.book.eager_s().values()))
 
     def _attempt(self, plan: CandidatePlan) -> Attempt:
         clusters = plan.assignment.clusters
@@ -237,7 +241,7 @@ class _Measuring:
         hope = self._hope()
         scales = [1.0 if cost.source == "measured" else hope for cost in costs]
         clusters_s = sum(cost.run_s * scale for cost, scale in zip(costs, scales, strict=True))
-        run_s = clusters_s + sum(self.eager_s[name] for name in plan.assignment.eager_nodes)
+        run_s = clusters_s + self.book.eager_sum(plan.assignment.eager_nodes)
         spread_s = math.sqrt(sum((cost.spread_s * scale) ** 2 for cost, scale in zip(costs, scales, strict=True)))
         is_estimated = any(cost.source == "estimated" for cost in costs)
         new = [found for found in clusters if not self.candidates.is_known(found, plan.settings)]
@@ -301,7 +305,7 @@ class _Measuring:
         """Keep timing pieces while one could still change the decision, under `tune="full"`."""
         for _ in range(MAX_PRICING_ROUNDS if self.is_full else 0):
             sections = self.mixer.sections(self.mixable)
-            known = self.mixer.best_known_s(sections, self.eager_s)
+            known = self.mixer.best_known_s(sections)
             wanted = worth_measuring(sections, self.book, self.context.settings(busy_wait=False), known)
             settings = self.context.settings(busy_wait=False)
             tried = [item for item in wanted if not self.candidates.is_known(item.piece, settings)]
@@ -314,14 +318,14 @@ class _Measuring:
     def _finalists(self) -> list[CandidatePlan]:
         """Return the plans worth timing whole: each backend alone, eager, and the mixes predicted to be fastest."""
         ready = [plan for plan in self.plans if self.candidates.is_ready(plan)]
-        alone_s = {plan.name: self._predicted_s(plan) for plan in ready}
+        alone_s = {plan: self._predicted_s(plan) for plan in ready}
         best_s = min(alone_s.values(), default=0.0)
         far_s = math.inf if self.session.is_disturbed else HOPELESS * best_s
-        hopeful = [plan for plan in ready if alone_s[plan.name] <= far_s or not plan.assignment.clusters]
+        hopeful = [plan for plan in ready if alone_s[plan] <= far_s or not plan.assignment.clusters]
         singles = [plan for plan in hopeful if len(plan.assignment.backends) < 2]
         pairs = [plan for plan in hopeful if len(plan.assignment.backends) > 1]
         most = MAX_MIXES["full" if self.is_full else "fast"]
-        mixes = self.mixer.mixes(self.mixable, self.plans, self.eager_s, best_s, most)
+        mixes = self.mixer.mixes(self.mixable, self.plans, best_s, most)
         known = {plan.assignment.groups for plan in ready}
         new = self._compiled([plan for plan in mixes if plan.assignment.groups not in known])
         pairs = sorted((*new, *pairs), key=self._predicted_s)
@@ -357,7 +361,7 @@ class _Measuring:
         return [plan for plan in plans if self.candidates.is_ready(plan)]
 
     def _predicted_s(self, plan: CandidatePlan) -> float:
-        return self.mixer.predicted_s(plan) or self.book.total_s(plan, self.eager_s)
+        return self.mixer.predicted_s(plan) or self.book.total_s(plan)
 
     # --- Race ---------------------------------------------------------------------------------------------------------
 
@@ -397,7 +401,7 @@ class _Measuring:
             costs=self.book.all_costs((*self.plans, *plans, winner)),
             predicted_s=self._predicted_s(winner),
             failures=self.book.failures,
-            eager_s=self.eager_s,
+            eager_s=self.book.eager_s(),
             proof=proof,
             search=self._search(),
             events=(

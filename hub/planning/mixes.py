@@ -76,34 +76,34 @@ class Mixer:
         """Return the regions with the clusters that each backend would make of them."""
         return sections_of(self._context.graph, verdicts, self._regions)
 
-    def best_known_s(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> Mapping[str, float]:
+    def best_known_s(self, sections: Sequence[Section]) -> Mapping[str, float]:
         """Return, by structure, the best measured seconds of a region: on one backend, or in eager."""
         found: dict[str, float] = {}
         for section in sections:
-            known = [sum(eager_s[name] for name in section.region.nodes)]
+            known = [self._book.eager_sum(section.region.nodes)]
             for backend, pieces in section.pieces.items():
                 costs = [self._book.measured(piece, self._settings) for piece in pieces]
-                rest_s = sum(eager_s[name] for name in section.left_over(backend))
+                rest_s = self._book.eager_sum(section.left_over(backend))
                 if None not in costs:
                     known.append(sum(cost.run_s for cost in costs if cost is not None) + rest_s)
             found[section.region.structure] = min(known)
         return found
 
     def mixes(
-        self, verdicts: Verdicts, plans: Sequence[CandidatePlan], eager_s: Mapping[str, float], best_s: float, most: int
+        self, verdicts: Verdicts, plans: Sequence[CandidatePlan], best_s: float, most: int
     ) -> tuple[CandidatePlan, ...]:
         """Return at most `most` plans of several clusters that may beat `best_s` seconds, the most promising first."""
         if not verdicts.backends:
             return ()
-        alone = self._prices_alone(self.sections(verdicts), eager_s)
-        chain = self._chain(alone, self._whole_s(plans, eager_s), self._calm_s(plans, eager_s))
+        alone = tuple(map(self._section_prices, self.sections(verdicts)))
+        chain = self._chain(alone, self._whole_s(plans), self._calm_s(plans))
         found: list[Assignment] = []
         for route in _diverse(k_best(chain, _MAX_ROUTES)):
             if route.cost_s <= HOPE * best_s:
                 found.append(assignment_by(verdicts, _by_node(self._regions_of(route)), self._context.options))
                 self._predicted_s.setdefault(found[-1].groups, route.cost_s)
         self._gap, self._method = 0.0, "chain"
-        if (covered := self._covered(verdicts, plans, eager_s)) is not None:
+        if (covered := self._covered(verdicts, plans)) is not None:
             found.append(covered)
         distinct = {item.groups: candidate_plan(self._context, item) for item in found if len(item.clusters) > 1}
         return tuple(distinct.values())[:most]
@@ -141,33 +141,30 @@ class Mixer:
     def _regions_of(self, route: Route) -> Iterable[tuple[tuple[str, ...], str]]:
         return ((region.nodes, backend) for region, backend in zip(self._regions, route.backends, strict=True))
 
-    def _prices_alone(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> tuple[Mapping[str, float], ...]:
-        """Return, for each region, its isolated cost on every backend that supports it, and in eager."""
-        return tuple(self._section_prices(section, eager_s) for section in sections)
-
-    def _section_prices(self, section: Section, eager_s: Mapping[str, float]) -> Mapping[str, float]:
+    def _section_prices(self, section: Section) -> Mapping[str, float]:
+        """Return a region's isolated cost on every backend that supports it, and in eager."""
         prices = {
             backend: sum(self._book.cost(piece, self._settings).run_s for piece in pieces)
-            + sum(eager_s[name] for name in section.left_over(backend))
+            + self._book.eager_sum(section.left_over(backend))
             for backend, pieces in section.pieces.items()
             if all(map(self._is_usable, pieces))
         }
-        return {**prices, EAGER: sum(eager_s[name] for name in section.region.nodes)}
+        return {**prices, EAGER: self._book.eager_sum(section.region.nodes)}
 
-    def _whole_s(self, plans: Sequence[CandidatePlan], eager_s: Mapping[str, float]) -> Mapping[str, float]:
+    def _whole_s(self, plans: Sequence[CandidatePlan]) -> Mapping[str, float]:
         """Return the seconds of each backend's plan of the whole graph, if all its costs are measured."""
         found: dict[str, float] = {}
         for plan in plans:
             costs = [self._book.measured_at_all(item, plan.settings) for item in plan.assignment.clusters]
             if len(plan.assignment.backends) == 1 and None not in costs:
-                found[plan.assignment.backends[0]] = self._book.total_s(plan, eager_s)
+                found[plan.assignment.backends[0]] = self._book.total_s(plan)
         return found
 
-    def _calm_s(self, plans: Sequence[CandidatePlan], eager_s: Mapping[str, float]) -> Mapping[str, float]:
+    def _calm_s(self, plans: Sequence[CandidatePlan]) -> Mapping[str, float]:
         """Return the same without busy-wait, as a backend runs in a mix, if that was measured."""
         calm = [replace(plan, settings=self._settings) for plan in plans if len(plan.assignment.backends) == 1]
         return {
-            plan.assignment.backends[0]: self._book.total_s(plan, eager_s)
+            plan.assignment.backends[0]: self._book.total_s(plan)
             for plan in calm
             if all(self._book.measured(item, self._settings) is not None for item in plan.assignment.clusters)
         }
@@ -212,9 +209,7 @@ class Mixer:
 
     # --- Any candidates: a binary program -----------------------------------------------------------------------------
 
-    def _covered(
-        self, verdicts: Verdicts, plans: Sequence[CandidatePlan], eager_s: Mapping[str, float]
-    ) -> Assignment | None:
+    def _covered(self, verdicts: Verdicts, plans: Sequence[CandidatePlan]) -> Assignment | None:
         """Return the exact cheapest cover by all known clusters, including those that plugins propose.
 
         None if the solver finds none, or if each backend supports the whole graph and no plugin proposes anything: the
@@ -227,7 +222,7 @@ class Mixer:
             return None
         groups += [piece for one in self.sections(verdicts) for pieces in one.pieces.values() for piece in pieces]
         usable = [found for found in dict.fromkeys(groups) if self._is_usable(found)]
-        solution = self._solved(usable, eager_s)
+        solution = self._solved(usable)
         if solution is None:
             return None
         self._gap, self._method = solution.gap, solution.method
@@ -237,7 +232,7 @@ class Mixer:
         self._predicted_s.setdefault(covered.groups, solution.cost_s)
         return covered
 
-    def _solved(self, groups: Sequence[Group], eager_s: Mapping[str, float]) -> Solution | None:
+    def _solved(self, groups: Sequence[Group]) -> Solution | None:
         graph = self._context.graph
         place = {node: position for position, node in enumerate(graph.nodes)}
         names = {node.name: position for node, position in place.items()}
@@ -245,7 +240,7 @@ class Mixer:
             reads=tuple(
                 tuple(sorted({place[one] for one in node.all_input_nodes if one in place})) for node in graph.nodes
             ),
-            eager_s=tuple(eager_s[node.name] for node in graph.nodes),
+            eager_s=tuple(self._book.eager_s()[node.name] for node in graph.nodes),
             candidates=tuple(
                 Candidate(
                     tuple(sorted(names[name] for name in found.nodes)),

@@ -6,11 +6,11 @@ import datetime
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean, pvariance
+from statistics import fmean, median, pvariance
 from typing import Any
 
 from hub.cache.measurements import Measurement, Subject, machine_digest
-from hub.errors import text_of
+from hub.errors import text_of, type_of
 from hub.partition.group import EAGER, Group, is_trivial
 from hub.plan import Event, EventKind, Stage
 from hub.planning.context import CandidatePlan, PlanningContext
@@ -18,10 +18,9 @@ from hub.plugin.backend import CompileSettings
 from hub.plugin.cost import Cost
 from hub.pricing.compile_times import UNKNOWN_S, Compiled, CompileTimes
 from hub.pricing.features import EAGER_S, features_of
-from hub.pricing.learned import CPU, MIN_SAMPLES, REACH, LearnedPrices, Sample
+from hub.pricing.learned import CPU, MIN_SAMPLES, REACH, LearnedPrices, Sample, teaches
 from hub.pricing.roofline import cluster_estimate, eager_estimate, least_seconds, peaks
 from hub.pricing.shipped import shipped_table
-from hub.pricing.timing import median
 from hub.report.numbers import count
 from hub.workers.candidate import Candidate
 
@@ -49,12 +48,14 @@ class PriceBook:
         self._missed: set[tuple[str, str, CompileSettings]] = set()
         self._failures: dict[Group, str] = {}
         self._failed_structures: set[tuple[str, str]] = set()
-        self._n_kept = 0
+        self.n_kept = 0
+        """How many costs were measured for this decision so far."""
         self._silent: set[str] = set()
         """Backends whose estimates failed; they are not queried again."""
         self._blind: set[tuple[str, str, int]] = set()
         """Keys of guesses that rest on the roofline alone."""
-        self._has_timed_eager = False
+        self.has_timed_eager = False
+        """Whether eager was timed on this very graph."""
 
     def structure(self, found: Group) -> str:
         """Return the structural digest of a cluster's nodes."""
@@ -83,9 +84,11 @@ class PriceBook:
         """
         key = (self.structure(found), found.backend, settings.threads)
         if key not in self._guesses:
-            is_proven = len(self._measurements(found.backend, settings.threads)) >= MIN_SAMPLES
+            features = self.features(found)
+            rows = self._measurements(found.backend, settings.threads)
+            is_proven = sum(teaches(row.features, features["device"]) for row in rows) >= MIN_SAMPLES
             own = None if is_proven else self._own_estimate(found, settings)
-            learned = own or self._learned(found.backend, self.features(found), settings.threads)
+            learned = own or self._learned(found.backend, features, settings.threads)
             self._guesses[key] = learned or self._roofline(found, settings)
             self._blind = self._blind - {key} if learned else self._blind | {key}
         return self._guesses[key]
@@ -141,9 +144,7 @@ class PriceBook:
 
     def features(self, found: Group) -> Mapping[str, float]:
         """Return the features from which the cost models learn, eager's time included."""
-        plain = self._plain_features(found.nodes)
-        eager_s = self.eager_s()
-        return {**plain, EAGER_S: sum(eager_s[name] for name in found.nodes)}
+        return {**self._plain_features(found.nodes), EAGER_S: self.eager_sum(found.nodes)}
 
     def _plain_features(self, nodes: tuple[str, ...]) -> Mapping[str, float]:
         if nodes not in self._features:
@@ -161,7 +162,7 @@ class PriceBook:
             return
         found, settings = candidate.key
         self._costs[self.structure(found), found.backend, settings] = candidate.cost
-        self._n_kept += 1
+        self.n_kept += 1
         subject, compile_s = self._context.subject(found, settings), candidate.report.compile_s
         self._write(Measurement(subject, candidate.cost, compile_s, self.features(found), _now()))
 
@@ -183,6 +184,11 @@ class PriceBook:
             self._eager_s = rough | learned | measured
         return self._eager_s
 
+    def eager_sum(self, names: Iterable[str]) -> float:
+        """Return seconds of some nodes in eager, one after the other."""
+        eager_s = self.eager_s()
+        return sum(eager_s[name] for name in names)
+
     def _learned_eager_s(self, name: str) -> float:
         cost = self._learned(EAGER, self._plain_features((name,)), self._context.threads)
         return eager_estimate(self._context.graph.by_name[name], self._context.threads) if cost is None else cost.run_s
@@ -200,12 +206,7 @@ class PriceBook:
             features = self._plain_features((names[0],))
             self._write(Measurement(subject, cost, 0.0, features, _now()))
         self._eager_s, self._guesses = {**self.eager_s(), **seconds}, {}
-        self._has_timed_eager = True
-
-    @property
-    def has_timed_eager(self) -> bool:
-        """Return whether eager was timed on this very graph."""
-        return self._has_timed_eager
+        self.has_timed_eager = True
 
     @property
     def knows_eager(self) -> bool:
@@ -217,16 +218,8 @@ class PriceBook:
         return [node.name for node in self._context.graph.nodes if not is_trivial(node)]
 
     def _eager_subject(self, name: str) -> Subject:
-        return self._context.subject(Group(EAGER, (name,)), self._eager_settings)
-
-    @property
-    def _eager_settings(self) -> CompileSettings:
-        return CompileSettings(threads=self._context.threads, busy_wait=True)
-
-    @property
-    def n_kept(self) -> int:
-        """Return how many costs were measured for this decision so far."""
-        return self._n_kept
+        settings = CompileSettings(threads=self._context.threads, busy_wait=True)
+        return self._context.subject(Group(EAGER, (name,)), settings)
 
     def is_known(self, structure: str, backend: str, settings: CompileSettings) -> bool:
         """Return whether a measured cost for this structure is loaded."""
@@ -254,10 +247,10 @@ class PriceBook:
         """Add events, each once."""
         self.events += [event for event in events if event not in self.events]
 
-    def total_s(self, plan: CandidatePlan, eager_s: Mapping[str, float]) -> float:
+    def total_s(self, plan: CandidatePlan) -> float:
         """Return seconds of one call of a plan: the best known cost of each cluster, plus its eager nodes."""
         clusters_s = sum(self.cost(found, plan.settings).run_s for found in plan.assignment.clusters)
-        return clusters_s + sum(eager_s[name] for name in plan.assignment.eager_nodes)
+        return clusters_s + self.eager_sum(plan.assignment.eager_nodes)
 
     def all_costs(self, plans: Iterable[CandidatePlan]) -> Mapping[Group, Cost]:
         """Return the best known cost of each cluster of these plans; if settings differ, the later plan's."""
@@ -292,22 +285,19 @@ class PriceBook:
             return None
         try:
             said = self._context.workers.estimate(found, settings)
-            self._note_changed(found.backend, said.changed)
+            if said.changed:
+                self._note(EventKind.NOTE, found.backend, said.changed)
             cost: Any = said.answer
             if cost is not None and not isinstance(cost, Cost):
-                raise TypeError(f"estimate() returned a {type(cost).__name__}, not a Cost")
+                raise TypeError(f"estimate() returned {type_of(cost)}, not a Cost")
             return cost
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
             self._silent.add(found.backend)
-            self._failed(found.backend, f"estimate raised {text_of(error)}")
+            self._note(EventKind.FAILED, found.backend, f"estimate raised {text_of(error)}")
             return None
 
-    def _note_changed(self, backend: str, changed: str) -> None:
-        if changed:
-            self.note([Event(kind=EventKind.NOTE, stage=Stage.ESTIMATE, backend=backend, message=changed)])
-
-    def _failed(self, backend: str, message: str) -> None:
-        self.note([Event(kind=EventKind.FAILED, stage=Stage.ESTIMATE, backend=backend, message=message)])
+    def _note(self, kind: EventKind, backend: str, message: str) -> None:
+        self.note([Event(kind=kind, stage=Stage.ESTIMATE, backend=backend, message=message)])
 
 
 def _now() -> str:

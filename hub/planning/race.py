@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Protocol
 
 from hub.errors import PluginError, WorkerDied, WorkerError, WorkerGone
 from hub.plan import Contender
-from hub.pricing.timing import in_turn, median, median_interval
+from hub.pricing.timing import in_turn, median_interval
 from hub.process.working import now
 from hub.workers.runners import Block, PlanRunner
 

@@ -22,7 +22,7 @@ from hub.partition.verdicts import Ask, Verdicts, ask_backends
 from hub.plan import DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.plan_file import EDITED, read_plans
 from hub.planning.evidence import Mode, inputs_of
-from hub.planning.schedule import plain_names
+from hub.planning.steps import plain_names
 from hub.plugin.graph import Graph, Pin
 from hub.plugin.table import operator_name
 

@@ -113,7 +113,7 @@ class Executable(ABC):
         bools. Return new tensors in the order of `cluster.outputs`, with their shape, dtype and device. They must alias
         neither the inputs nor memory that a later call writes. Raise InputRefused for values that it cannot compute
         faithfully: eager runs that call, and the executable gets the next one again. Any other exception disables the
-        executable.
+        executable, unless an input has another dtype than `cluster.inputs` say, as after some of eager's kernels.
         """
         ...
 

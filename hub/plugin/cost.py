@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,10 +24,9 @@ class Cost:
     """Where the number comes from: "median of 40 calls, 2 threads" or "roofline, 80 Gflop/s, 20 GB/s"."""
 
     def __post_init__(self) -> None:
-        if not self.run_s >= 0.0:
-            raise ValueError(f"run_s must be a number of at least 0 seconds, got {self.run_s!r}")
-        if not self.spread_s >= 0.0:
-            raise ValueError(f"spread_s must be a number of at least 0 seconds, got {self.spread_s!r}")
+        for name in ("run_s", "spread_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a finite number of at least 0 seconds, got {getattr(self, name)!r}")
 
     @property
     def is_measured(self) -> bool:

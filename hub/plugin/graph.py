@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from hub.errors import CaptureError
+from hub.errors import CaptureError, type_of
 from hub.plugin.canonical import Relation, canonical_text, constants_read, relations_in, tensor_digest, text_digest
 from hub.plugin.table import WEIGHT, dtype_name, is_symbolic
 
@@ -111,7 +111,7 @@ def spec_of(value: Any) -> Spec:
         return ScalarSpec("int", value)
     if isinstance(value, (float, torch.SymFloat)):
         return ScalarSpec("float", value)
-    raise CaptureError(f"a {type(value).__name__} cannot cross a cluster's edge")
+    raise CaptureError(f"{type_of(value)} cannot cross a cluster's edge")
 
 
 _RELATIONS = "hub_relations"

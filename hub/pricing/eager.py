@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch import fx
 
 from hub.plugin.graph import Graph
 from hub.plugin.table import tensors_of
-from hub.pricing.timing import median
 from hub.process.accelerators import accelerators_of, wait_for, wait_for_values
 from hub.process.traffic import GAPS
 

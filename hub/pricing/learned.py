@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from scipy import linalg
 
 from hub.plugin.cost import Cost
 from hub.pricing.features import EAGER_S, VERSION
-from hub.pricing.timing import median
 
 MIN_SAMPLES = 8
 MAX_SAMPLES = 300
@@ -141,6 +141,11 @@ class _Constant:
         return _log_basis_s(features) + self.log_ratio, np.full(len(features), self.deviation)
 
 
+def teaches(features: Mapping[str, float], device: float) -> bool:
+    """Return whether a measurement has features of this version, on this kind of device."""
+    return features.get("version") == VERSION and features.get("device") == device
+
+
 @dataclass(frozen=True, slots=True)
 class LearnedPrices:
     """Cost model for one backend, machine, kind of device and number of threads; each estimate has its uncertainty.
@@ -167,9 +172,7 @@ class LearnedPrices:
         everything, that ratio is the model. Folds are runs of samples adjacent in time, which often come from the same
         model, so errors are those on other models. Equal samples give equal costs.
         """
-        alike = {"version": VERSION, "device": device}.items()
-        usable = [sample for sample in samples if alike <= sample.features.items() and sample.run_s > 0.0]
-        usable = usable[-MAX_SAMPLES:]
+        usable = [sample for sample in samples if teaches(sample.features, device) and sample.run_s > 0.0][-MAX_SAMPLES:]
         if len(usable) < MIN_SAMPLES:
             return None
         start = _Start.of(usable)

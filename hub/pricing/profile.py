@@ -21,8 +21,6 @@ from hub.cache.measurements import Measurements, machine_digest
 from hub.plugin.graph import TensorSpec
 from hub.process.accelerators import free_unused, name_of, wait_for
 
-_EAGER = "eager"
-
 _Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

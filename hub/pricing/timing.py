@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hub.plugin.cost import Cost
@@ -65,15 +66,6 @@ def time_call(
         samples.append(GAPS.sample(sample))
         left_s -= samples[-1]
     return Timing(tuple(samples), GAPS.overlaps - overlaps)
-
-
-def median(samples: Sequence[float]) -> float:
-    """Return the middle sample, or the mean of the middle two. Raises ValueError for none."""
-    if not samples:
-        raise ValueError("no samples")
-    ordered = sorted(samples)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Returns freed memory that the C library keeps to the system."""
+"""Recognizes a lack of memory, and returns freed memory that the C library keeps to the system."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import ctypes
 import sys
 from functools import cache
 from typing import Any
+
+import torch
+
+from hub.errors import text_of
 
 
 def trim() -> None:
@@ -21,3 +25,11 @@ def trim() -> None:
 @cache
 def _malloc_trim() -> Any:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
+
+def is_lack_of_memory(error: BaseException | None) -> bool:
+    """Return True for errors raised when there is no memory left."""
+    # PyTorch's CPU allocator has no exception type of its own for this.
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in text_of(error)
+    )

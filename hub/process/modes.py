@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -82,28 +81,20 @@ def modes() -> Modes:
 
 def set_modes(wanted: Modes) -> None:
     """Set this process's settings to those of another process. Initializes no device."""
-    with _may_change():
-        _set_modes(wanted)
-
-
-def _may_change() -> AbstractContextManager[None]:
-    """Return PyTorch's own exception to `torch.backends.disable_global_flags()`, with which its tests forbid changes."""
-    return getattr(_BACKENDS, "__allow_nonbracketed_mutation")()
-
-
-def _set_modes(wanted: Modes) -> None:
-    torch.set_default_dtype(getattr(torch, wanted.default_dtype.removeprefix("torch.")))
-    torch.set_deterministic_debug_mode(wanted.deterministic)
-    _set_precisions(wanted)
-    products, cudnn, mkldnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkldnn
-    halves, bfloats, products.allow_fp16_accumulation = wanted.reduced_sums
-    products.allow_fp16_reduced_precision_reduction, products.allow_bf16_reduced_precision_reduction = halves, bfloats
-    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = wanted.cudnn
-    mkldnn.enabled, mkldnn.deterministic = wanted.mkldnn
-    for name, is_on in zip(_KERNELS, wanted.attention, strict=True):
-        getattr(_BACKENDS.cuda, f"enable_{name}_sdp")(is_on)
-    set_sdp_priority_order(list(wanted.attention_order))
-    _BACKENDS.cuda.allow_fp16_bf16_reduction_math_sdp(wanted.attention_sums)
+    # PyTorch's own exception to `torch.backends.disable_global_flags()`, with which its tests forbid changes.
+    with getattr(_BACKENDS, "__allow_nonbracketed_mutation")():
+        torch.set_default_dtype(getattr(torch, wanted.default_dtype.removeprefix("torch.")))
+        torch.set_deterministic_debug_mode(wanted.deterministic)
+        _set_precisions(wanted)
+        products, cudnn, mkldnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkldnn
+        halves, bfloats, products.allow_fp16_accumulation = wanted.reduced_sums
+        products.allow_fp16_reduced_precision_reduction, products.allow_bf16_reduced_precision_reduction = halves, bfloats
+        cudnn.enabled, cudnn.benchmark, cudnn.deterministic = wanted.cudnn
+        mkldnn.enabled, mkldnn.deterministic = wanted.mkldnn
+        for name, is_on in zip(_KERNELS, wanted.attention, strict=True):
+            getattr(_BACKENDS.cuda, f"enable_{name}_sdp")(is_on)
+        set_sdp_priority_order(list(wanted.attention_order))
+        _BACKENDS.cuda.allow_fp16_bf16_reduction_math_sdp(wanted.attention_sums)
 
 
 def _set_precisions(wanted: Modes) -> None:

@@ -109,6 +109,15 @@ class Gaps:
                 self.overlaps += 1
                 return found
 
+    def once(self, take: Callable[[], T]) -> T | None:
+        """Return the result of `take` in a gap, for what cannot be repeated; None if a call interrupted it."""
+        if self._shared is None:
+            return take()
+        self._wait()
+        before = self._counts()
+        found = take()
+        return found if before[0] == 0 and self._counts() == before else None
+
     def _wait(self) -> None:
         start = time.perf_counter()
         while self._counts()[0] and time.perf_counter() - start < self._patience_s:

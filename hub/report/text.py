@@ -13,11 +13,11 @@ def plan_text(plan: Plan) -> str:
     """Return the whole report on a plan: decision, clusters, why not the others, contenders, events. No colours."""
     sections = (
         ("", heading(plan)),
-        ("clusters", cluster_lines(plan)),
+        ("clusters", columns(CLUSTER_HEADERS, [cluster_cells(cluster) for cluster in plan.clusters], right=NUMBERS)),
         ("comes from", source_lines(plan)),
         ("why not", why_not_lines(plan)),
         *reports(plan),
-        ("contenders", contender_lines(plan)),
+        ("contenders", columns(CONTENDER_HEADERS, contender_rows(plan), right=NUMBERS) if plan.contenders else []),
         ("events", [event_line(event) for event in plan.events]),
     )
     return "\n\n".join("\n".join(_section(title, lines)) for title, lines in sections if lines)
@@ -62,11 +62,6 @@ def search_text(search: Search) -> str:
 CLUSTER_HEADERS = ("name", "backend", "nodes", "operators", "predicted", "measured", "why")
 NUMBERS = frozenset({"nodes", "predicted", "measured", "one call", "to best", "clusters", "calls"})
 """Columns that are right-aligned."""
-
-
-def cluster_lines(plan: Plan) -> list[str]:
-    """Return the table of clusters in execution order."""
-    return columns(CLUSTER_HEADERS, [cluster_cells(cluster) for cluster in plan.clusters], right=NUMBERS)
 
 
 def cluster_cells(cluster: PlannedCluster) -> tuple[str, ...]:
@@ -143,11 +138,6 @@ def reports(plan: Plan) -> list[tuple[str, list[str]]]:
 # --- Contenders and events --------------------------------------------------------------------------------------------
 
 CONTENDER_HEADERS = ("", "plan", "one call", "to best", "clusters", "calls")
-
-
-def contender_lines(plan: Plan) -> list[str]:
-    """Return the table of timed whole plans, fastest first, with a star at the chosen one."""
-    return columns(CONTENDER_HEADERS, contender_rows(plan), right=NUMBERS) if plan.contenders else []
 
 
 def contender_rows(plan: Plan) -> list[tuple[str, ...]]:

@@ -2,8 +2,8 @@
 
 A backend that refuses everything fails no comparison: eager is compared with eager. Therefore plans are observed in every
 test with a backend's name among its parameters, and at the end each backend must have run in a share of each module's
-tests: the module's `BACKENDS_RAN`, or `MIN_SHARE`. The process that collects reports does the counting, whichever worker
-ran which test.
+tests: the module's `BACKENDS_RAN`, or `MIN_SHARE`. Of tests with the marker `sampled`, at least one must have run. The
+process that collects reports does the counting, whichever worker ran which test.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ MIN_SHARE = 0.5
 """Share of a module's tests in which a backend must run at least one cluster, unless the module states another."""
 MIN_TESTS = 4
 """Number of tests of one module and backend below which no share is required: it would mean little."""
+MIN_SAMPLED = 8
+"""The same where only a sample of a module's tests runs, in which shares differ by chance."""
 STATED = "BACKENDS_RAN"
 """Name of a module's own share: a number, or one for each backend by name."""
 _PROPERTY = "hub-backend-ran"
@@ -33,12 +35,16 @@ class Tally:
     module: str
     backend: str
     share: float
+    is_sample: bool = False
     n_tests: int = 0
     n_ran: int = 0
 
     @property
     def complaint(self) -> str:
         """Return what is wrong, or "" if the backend ran often enough or too few tests were run to judge."""
+        if self.is_sample:
+            is_low = self.share and self.n_tests >= MIN_SAMPLED and not self.n_ran
+            return f"{self.module}: {self.backend} ran in none of {self.n_tests} tests" if is_low else ""
         if self.n_tests < MIN_TESTS or self.n_ran >= self.share * self.n_tests:
             return ""
         return f"{self.module}: {self.backend} ran in {self.n_ran} of {self.n_tests} tests, {self.share:.0%} expected"
@@ -62,8 +68,8 @@ class Tallies:
         module = report.nodeid.partition("::")[0]
         for name, value in report.user_properties:
             if name == _PROPERTY:
-                backend, has_run, share = cast("tuple[str, bool, float]", value)
-                tally = self._found.setdefault((module, backend), Tally(module, backend, share))
+                backend, has_run, share, is_sample = cast("tuple[str, bool, float, bool]", value)
+                tally = self._found.setdefault((module, backend), Tally(module, backend, share, is_sample))
                 tally.n_tests += 1
                 tally.n_ran += has_run
 
@@ -82,7 +88,8 @@ class Tallies:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the counter in the process that collects reports, not in workers of pytest-xdist."""
+    """Register the marker, and the counter in the process that collects reports, not in workers of pytest-xdist."""
+    config.addinivalue_line("markers", "sampled: one of a module's tests, of which others run at other times")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tallies(), "hub-backends-ran")
 
@@ -92,7 +99,8 @@ def note(request: pytest.FixtureRequest, backend: str, *, has_run: bool) -> None
     module: Any = cast("Any", request).module
     stated: Any = getattr(module, STATED, MIN_SHARE)
     share: float = stated.get(backend, MIN_SHARE) if hasattr(stated, "get") else stated
-    request.node.user_properties.append((_PROPERTY, (backend, has_run, share)))
+    is_sample = request.node.get_closest_marker("sampled") is not None
+    request.node.user_properties.append((_PROPERTY, (backend, has_run, share, is_sample)))
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hub.errors import AccuracyError, ContractError
+from hub.errors import AccuracyError, ContractError, type_of
 from hub.plugin.canonical import as_bytes
 from hub.plugin.graph import Cluster
 from hub.plugin.table import dtype_name
@@ -108,7 +108,7 @@ def check_form(judge: Judge, outputs: Sequence[Any], expected: Outputs, inputs: 
     names = judge.cluster.output_names
     for name, got, want in zip(names, outputs, expected, strict=True):
         if not isinstance(got, torch.Tensor):
-            raise judge.broken(f"output {name} is a {type(got).__name__}, no tensor")
+            raise judge.broken(f"output {name} is {type_of(got)}, no tensor")
         for what, found, wanted in (
             ("shape", tuple(got.shape), tuple(want.shape)),
             ("dtype", got.dtype, want.dtype),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,7 +16,7 @@ from torch import fx
 from hub.plugin.graph import Cluster
 from hub.plugin.table import operator_name, tensors_of
 from hub.verification.parts import parts_of, whole_of
-from hub.verification.sizes import Change, is_well_shaped, other_sizes
+from hub.verification.sizes import Change, Form, is_well_shaped, other_sizes
 from hub.verification.ties import has_ties
 from hub.verification.tolerance import longest_sum
 
@@ -336,14 +337,52 @@ def _resized(
         doubled = *(2 * step for step in stride), 1
         # Copied, because PyTorch cannot make a fake tensor of complex numbers in a view of real ones.
         return copied(whole_of(_resized(parts_of(value), (*shape, 2), doubled, generator), value))
-    empty = torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
-    if _is_varied(value):
-        flat = _signed_as(value, torch.randn(span(empty), generator=generator, dtype=torch.float64, device=_CPU))
-    else:  # repeat real values: indices stay indices
-        real = value.detach().cpu().reshape(-1)
-        places = torch.arange(span(empty), device=_CPU) % max(len(real), 1)
-        flat = real[places] if len(real) else torch.zeros(span(empty), dtype=value.dtype, device=_CPU)
+    if not _is_varied(value):
+        return _repeated(value, shape, stride)
+    size = span(torch.empty_strided(shape, stride, dtype=value.dtype, device="meta"))
+    flat = _signed_as(value, torch.randn(size, generator=generator, dtype=torch.float64, device=_CPU))
     return flat.to(value.device).as_strided(shape, stride)
+
+
+def _repeated(value: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """Return the real values in another shape, repeated from the first: indices stay indices."""
+    size = span(torch.empty_strided(shape, stride, dtype=value.dtype, device="meta"))
+    real = value.detach().cpu().reshape(-1)
+    places = torch.arange(size, device=_CPU) % max(len(real), 1)
+    flat = real[places] if len(real) else torch.zeros(size, dtype=value.dtype, device=_CPU)
+    return flat.to(value.device).as_strided(shape, stride)
+
+
+_LONG = 16
+"""Least size of a long dimension."""
+
+
+def slightly_larger(cluster: Cluster, inputs: Sequence[Any], most: int = 5) -> Iterator[Inputs]:
+    """Yield inputs whose symbolic sizes are larger by one to `most`, as far as the program accepts them.
+
+    Short dimensions change only if no longer one can, to keep the work about the same. Inputs of fixed sizes are the given
+    ones; the others repeat the given values. Indices that the program computes from sizes may be out of range in them,
+    which eager reports and a compiler may not. Yields nothing for a program whose eager operators would not report it.
+    """
+    if any(operator_name(node).startswith(_MASKED) for node in cluster.nodes):
+        return
+    for more in range(1, most + 1):
+        for forms in other_sizes(cluster.inputs, inputs, (_longer(more, least=_LONG), _longer(more, least=0))):
+            found = tuple(itertools.starmap(_in_form, zip(inputs, forms, strict=True)))
+            if is_well_shaped(cluster, found):
+                yield found
+                break
+
+
+def _longer(more: int, *, least: int) -> Change:
+    """Return the change of all sizes from `least` on by `more`."""
+    return lambda _, size: size + more if size >= least else size
+
+
+def _in_form(value: Any, form: Form) -> Any:
+    if not isinstance(form, tuple):
+        return form
+    return value if form[0] == tuple(value.shape) else _repeated(value, *form)
 
 
 NORMAL = Kind("normal", _normals, is_certain=True)

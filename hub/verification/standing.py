@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -33,12 +33,7 @@ class Standing:
     @property
     def facts(self) -> dict[str, Any]:
         """The same in plain JSON."""
-        return {
-            "untried": list(self.untried),
-            "differs": self.differs,
-            "later": self.later,
-            "is_sure_of_sizes": self.is_sure_of_sizes,
-        }
+        return asdict(self)
 
 
 UNKNOWN = Standing()

@@ -11,6 +11,7 @@ import torch
 
 from hub.errors import AccuracyError, InputRefused, RunError
 from hub.plugin.graph import Cluster
+from hub.process.heap import is_lack_of_memory
 from hub.verification.compare import (
     Judge,
     Snapshot,
@@ -172,7 +173,8 @@ class Trial:
             if is_over and not kind.is_certain:
                 self.untried.append(kind.name)
                 continue
-            self._try(kind)
+            if (reference := self.reference_of(kind)) is not None:
+                self.compare(kind, reference)
             longest_s = max(longest_s, time.perf_counter() - start)
 
     def reference_of(self, kind: Kind) -> Reference | None:
@@ -189,16 +191,10 @@ class Trial:
         return reference  # division by a zero that no real call has says little about the rest
 
     def compare(self, kind: Kind, reference: Reference) -> None:
-        """Run the executable on a kind of generated inputs. Raises as `verify` does."""
-        outputs = self._called(reference.inputs, reference)
+        """Run the executable on a kind of generated inputs, and note the outcome. Raises as `verify` does."""
         where, usual = f"generated inputs ({kind.name})", self.outputs if kind.has_tiny else None
-        check_values(self.judge, outputs, reference, where, usual_outputs=usual)
-
-    def _try(self, kind: Kind) -> None:
-        if (reference := self.reference_of(kind)) is None:
-            return
         try:
-            self.compare(kind, reference)
+            check_values(self.judge, self._called(reference.inputs, reference), reference, where, usual_outputs=usual)
         except InputRefused:
             self.refused.append(kind.name)
         except AccuracyError as error:
@@ -209,7 +205,7 @@ class Trial:
             else:
                 raise
         except RunError as error:
-            if not kind.unusual:
+            if not kind.unusual or is_lack_of_memory(error.__cause__):
                 raise
             self.differences.append(f"raises on generated inputs ({kind.name}), where eager does not: {error.message}")
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 from hub.cache.artifacts import discard_partial
 from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, WorkerError, WorkerGone, text_of
-from hub.process.children import environment_of_children
+from hub.process.children import environment_of_children, exit_text
 from hub.process.family import WATCH_S, adopt_orphans
 from hub.process.forks import in_forks
 from hub.process.priority import place
@@ -23,10 +22,8 @@ from hub.process.scratch import remove_with_owner, scratch_root
 from hub.process.working import now
 from hub.workers.forkserver import Child, ForkServer, Spawned
 from hub.workers.frames import is_readable, receive, send
-from hub.workers.limits import Limits, Saving
+from hub.workers.limits import ANSWER_LIMIT_S, Limits, Saving
 
-ANSWER_S = 60.0
-"""Seconds from the first byte of an answer to its last."""
 _ENDING_S = 2.0
 _TAIL_LINES = 5
 _TAIL_BYTES = 64 * 1024
@@ -69,16 +66,18 @@ class Worker:
         self.limits = limits
         self.saving: Saving | None = None
         """The folder that the current task saves to, with its size limit."""
-        theirs_in, ours_out = os.pipe()
-        ours_in, theirs_out = os.pipe()
+        ends: list[int] = []
         try:
+            ends += os.pipe()
+            ends += os.pipe()
+            theirs_in, ours_out, ours_in, theirs_out = ends
             if server is not None:
                 self._process: Child | Spawned = server.fork(theirs_in, theirs_out, log)
             else:
                 self._process = self._started(module, theirs_in, theirs_out, environment or {})
                 place(self._process.pid, is_behind=is_behind)
         except (OSError, WorkerError) as error:
-            for descriptor in (theirs_in, ours_out, ours_in, theirs_out):
+            for descriptor in ends:
                 os.close(descriptor)
             if isinstance(error, WorkerError):
                 raise
@@ -121,7 +120,7 @@ class Worker:
         self._watch(timeout_s)
         try:
             self._check_open()
-            is_error, value = receive(self._from_worker, ANSWER_S, self.limits.output_bytes if self.limits else None)
+            is_error, value = receive(self._from_worker, ANSWER_LIMIT_S, self.limits.output_bytes if self.limits else None)
         except (EOFError, OSError) as error:
             raise WorkerDied(f"the worker process died: {self._ending()}{self._log_tail()}") from error
         except CompileError:
@@ -197,7 +196,7 @@ class Worker:
         code = self._process.poll()
         if code is None:
             return "it closed its pipe"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return exit_text(code)
 
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):
@@ -231,7 +230,7 @@ def serve(handlers: dict[str, Any]) -> None:
     own, idle_s = os.getpid(), None
     while is_readable(requests, idle_s):
         try:
-            command, arguments = receive(requests, ANSWER_S)
+            command, arguments = receive(requests, ANSWER_LIMIT_S)
         except (EOFError, OSError):
             for root in sys.argv[3:]:  # not in a forked worker: there the server does this
                 remove_with_owner(Path(root))

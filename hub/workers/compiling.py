@@ -13,8 +13,8 @@ from hub.process.working import now
 from hub.workers.candidate import Candidate
 from hub.workers.channel import Worker
 from hub.workers.clock import Clock
-from hub.workers.crew import RUN_LIMIT_S, Crew
-from hub.workers.limits import Saving
+from hub.workers.crew import Crew
+from hub.workers.limits import RUN_LIMIT_S, Saving
 
 SAVED_PER_WEIGHT = 8
 """Bytes that may be saved per byte of the graph's weights, on top of `workers.output_limit_mb`: four bits may become 32."""

@@ -17,14 +17,10 @@ from hub.process.scratch import scratch_folder
 from hub.process.traffic import GAPS
 from hub.workers.candidate import Candidate
 from hub.workers.channel import Worker
-from hub.workers.limits import Limits
+from hub.workers.limits import LOAD_LIMIT_S, RUN_LIMIT_S, Limits
 from hub.workers.pool import POOL
 from hub.workers.transfer import Sample, write_sample
 
-LOAD_LIMIT_S = 120.0
-"""Seconds that starting a worker may take: importing PyTorch and reading the graph."""
-RUN_LIMIT_S = 120.0
-"""Seconds that one request to run code may take, in addition to the time that the request asks for."""
 SHARED = "shared"
 """Name of the worker that answers for all backends, the only one of a crew in which nothing is timed."""
 
@@ -100,11 +96,13 @@ class Crew:
             if self._fault is not None:
                 raise self._fault
             if self._folder is None:
-                folder = scratch_folder("session")
+                folder: Path | None = None
                 try:
+                    folder = scratch_folder("session")
                     write_sample(folder, self.sample)
                 except Exception as error:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    if folder is not None:
+                        shutil.rmtree(folder, ignore_errors=True)
                     self._fault = WorkerError(f"the graph cannot be sent to a worker process: {text_of(error)}")
                     raise self._fault from error
                 self._folder = folder

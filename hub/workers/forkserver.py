@@ -155,7 +155,10 @@ class ForkServer:
 
     def fork(self, requests: int, answers: int, log: Path) -> Child:
         """Return a new worker that reads and writes these descriptors. Raise WorkerError if the server forks none."""
-        status_out, status_in = os.pipe()
+        try:
+            status_out, status_in = os.pipe()
+        except OSError as error:
+            raise WorkerError(f"no worker could be forked: {error}") from error
         self.n_forked += 1
         try:
             with self._lock, log.open("ab") as output, _this_folder() as folder:

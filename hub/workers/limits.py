@@ -1,4 +1,4 @@
-"""Limits of a worker process, beyond which it is ended: memory and output, monitored from outside while it works."""
+"""Limits of a worker process, beyond which it is ended: time, memory and output, monitored from outside while it works."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from pathlib import Path
 from hub.cache.artifacts import beyond, partial_bytes
 from hub.process.family import memory_bytes
 from hub.report.numbers import megabytes
+
+LOAD_LIMIT_S = 120.0
+"""Seconds that starting a worker may take: importing PyTorch and reading the graph."""
+ASK_LIMIT_S = 120.0
+"""Maximum seconds that a backend may take to load and to report its support; less if `workers.compile_limit_s` is less."""
+MIN_ASK_S = 10.0
+"""Minimum of that limit: importing a library takes some seconds, however fast it compiles."""
+ESTIMATE_LIMIT_S = 10.0
+"""Seconds that a backend may take to predict one price."""
+RUN_LIMIT_S = 120.0
+"""Seconds that one request to run code may take, in addition to the time that the request asks for."""
+ANSWER_LIMIT_S = 60.0
+"""Seconds from the first byte of an answer to its last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,21 +34,8 @@ _CAN_FORK = sys.platform == "linux"
 survive a fork."""
 _READ_AT_START = (
     *("PYTHON", "LD_", "LC_", "LANG", "TZ", "HOME", "PATH", "TMPDIR", "XDG_", "GLIBC_", "MALLOC_", "VIRTUAL_ENV"),
-    *(
-        "OMP_",
-        "GOMP_",
-        "KMP_",
-        "MKL_",
-        "OPENBLAS_",
-        "ATEN_",
-        "DNNL_",
-        "ONEDNN_",
-        "NPY_",
-        "TORCH",
-        "PYTORCH_",
-        "CUDA_",
-        "HIP_",
-    ),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "DNNL_", "ONEDNN_", "NPY_"),
+    *("TORCH", "PYTORCH_", "CUDA_", "HIP_"),
 )
 """Prefixes of environment variables that Python, PyTorch and its libraries read when they start."""
 _WRITTEN_BY_PYTORCH = "TORCHINDUCTOR_CACHE_DIR"
@@ -89,7 +76,10 @@ class Pool:
                     item.worker.limits, item.worker.saving = limits, None
                     return item.worker
                 item.worker.kill()
-            log = self._next_log()
+            try:
+                log = self._next_log()
+            except OSError as error:
+                raise WorkerError(f"a worker process cannot be started: {error}") from error
             server = self._forking()
         if server is not None:
             with contextlib.suppress(WorkerError):  # it died, or has threads: workers can be spawned without it

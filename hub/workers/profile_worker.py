@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from hub.plugin.backend import CompileSettings, Executable, overrides
 from hub.plugin.graph import Cluster, Graph
 from hub.plugin.probing import verdicts_on
 from hub.pricing.profile import fastest_s, measure_peaks
-from hub.pricing.timing import median, median_interval, time_call
+from hub.pricing.timing import median_interval, time_call
 from hub.torch_private import FakeTensorMode
 from hub.workers.channel import serve
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from hub.dispatch.codegen import Step
 from hub.workers.candidate import Candidate
 from hub.workers.channel import Worker
-from hub.workers.crew import RUN_LIMIT_S, Crew
+from hub.workers.crew import Crew
+from hub.workers.limits import RUN_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class PlanRunners:
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
+        self.tries_new_sizes = False
+        """Whether the times of calls include a share of what the first call of new sizes costs."""
 
     def build(
         self, name: str, steps: Sequence[Step], candidates: Sequence[Candidate], home: str | None, *, busy_wait: bool
@@ -54,14 +57,14 @@ class PlanRunners:
         if home is None or self._crew.is_lent(home) or not self._holds(home, candidates):
             home = self._new_home(name, candidates)
         runner = PlanRunner(name, tuple(steps), tuple(candidates), busy_wait, self._crew.lend(home))
-        _build(runner)
+        self._build(runner)
         return runner
 
     def revive(self, runner: PlanRunner) -> None:
         """Build a whole plan again in a new worker, after its own has ended. Raise PluginError or WorkerError."""
         self.end(runner)
         runner.worker = self._crew.lend(self._new_home(runner.name, runner.candidates))
-        _build(runner)
+        self._build(runner)
 
     def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
         """Time one block of calls of a whole plan. Raise PluginError if it fails."""
@@ -89,6 +92,6 @@ class PlanRunners:
         held = {candidate.name for candidate in self._crew.held(home)}
         return held >= {candidate.name for candidate in candidates}
 
-
-def _build(runner: PlanRunner) -> None:
-    runner.worker.ask("build_plan", RUN_LIMIT_S, steps=list(runner.steps), busy_wait=runner.busy_wait)
+    def _build(self, runner: PlanRunner) -> None:
+        form = {"busy_wait": runner.busy_wait, "tries_new_sizes": self.tries_new_sizes}
+        runner.worker.ask("build_plan", RUN_LIMIT_S, steps=list(runner.steps), **form)

@@ -20,17 +20,11 @@ from hub.workers.batches import Batches
 from hub.workers.candidate import Candidate, Done
 from hub.workers.clock import Clock
 from hub.workers.compiling import Compiler
-from hub.workers.crew import RUN_LIMIT_S, SHARED, Crew, plain
-from hub.workers.limits import Limits
+from hub.workers.crew import SHARED, Crew, plain
+from hub.workers.limits import ASK_LIMIT_S, ESTIMATE_LIMIT_S, MIN_ASK_S, RUN_LIMIT_S, Limits
 from hub.workers.runners import PlanRunners
 from hub.workers.transfer import Sample
 
-ASK_LIMIT_S = 120.0
-"""Maximum seconds that a backend may take to load and to report its support; less if `workers.compile_limit_s` is less."""
-MIN_ASK_S = 10.0
-"""Minimum of that limit: importing a library takes some seconds, however fast it compiles."""
-ESTIMATE_LIMIT_S = 10.0
-"""Seconds that a backend may take to predict one price."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: that only has to show which whole plans are worth timing."""
 DEFAULTS = Options()

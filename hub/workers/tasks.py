@@ -6,11 +6,13 @@ import gc
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, cast
 
 import torch
 
@@ -20,23 +22,23 @@ from hub.compilation.report import Report
 from hub.compilation.values import values_at
 from hub.config.options import Options
 from hub.discovery.registry import Registry, registry
-from hub.dispatch.assemble import Assembled, Loaded, assemble, is_lack_of_memory
+from hub.dispatch.assemble import Assembled, Loaded, assemble
 from hub.dispatch.busy_waiting import Calm
 from hub.dispatch.codegen import Step
-from hub.errors import CompileError, ContractError, PluginError
+from hub.errors import CompileError, ContractError, InputRefused, PluginError, RunError
 from hub.partition import verdicts
 from hub.partition.extract import extract
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
 from hub.plan import Event, EventKind, Stage
 from hub.plugin.backend import CompileSettings, overrides
-from hub.plugin.graph import Cluster
+from hub.plugin.graph import Cluster, Spec, TensorSpec
 from hub.pricing.eager import profile_eager
 from hub.pricing.patience import PATIENCE
 from hub.pricing.roofline import Peaks, settle
 from hub.pricing.timing import Timing, time_call
 from hub.process.accelerators import accelerators_of, free_unused, wait_for
-from hub.process.heap import trim
+from hub.process.heap import is_lack_of_memory, trim
 from hub.process.leftovers import MANY_LEFT, leftovers, more
 from hub.process.modes import Modes, set_modes
 from hub.process.phases import Phases, Work
@@ -45,6 +47,7 @@ from hub.process.state import WORKER, Said, kept_state, told_changes
 from hub.process.traffic import GAPS
 from hub.report.numbers import count
 from hub.verification.endurance import Leisure
+from hub.verification.inputs import slightly_larger
 from hub.workers.candidate import Candidate
 from hub.workers.transfer import Sample, read_sample
 
@@ -57,6 +60,10 @@ class _State:
     plan: Assembled | None = None
     stepwise: Assembled | None = None
     """The same plan with times of each step. It is a separate object if timing has to wait for each step."""
+    other_sizes: tuple[tuple[Any, ...], ...] | None = None
+    """Values for calls of other sizes; None until the first plan is timed with them."""
+    new_sizes_s: float | None = None
+    """Seconds that the first call of new sizes costs the built plan; None until it is measured."""
     leisure: Leisure | None = None
     """The checks that run after the first answer."""
     configured: Registry | None = None
@@ -76,6 +83,14 @@ class _State:
 _state = _State()
 _LAPPED_CALLS = 5
 """Number of calls of a plan that wait for each step, in addition to those that count for the plan."""
+_NEW_SIZES = 0.5
+"""Fraction of calls that are taken to be the first of their sizes, in programs with symbolic ones."""
+_MIN_NEW_SIZES = 0.05
+"""Smallest cost of new sizes that counts, as a fraction of a call. Less may be noise, and more rounds would not show it."""
+_NEW_SIZES_BYTES = 64 << 20
+"""Maximum bytes of inputs of another size: each contender's process has five copies."""
+_NEW_SIZES_LIMIT_S = 2.0
+"""Seconds after which neither other sizes are sought nor calls of them made."""
 _CALLS = 2
 """Number of calls that are checked for leftovers, after the first ones, which may start a thread pool."""
 
@@ -98,6 +113,7 @@ def rest() -> None:
     """Free everything that was loaded and built."""
     GAPS.watch(None)
     _state.sample = _state.plan = _state.stepwise = _state.configured = _state.leisure = None
+    _state.other_sizes = _state.new_sizes_s = None
     for held in (_state.built, _state.values):
         held.clear()
     gc.collect()
@@ -226,8 +242,11 @@ def time_cluster(name: str, at_least_s: float, busy_wait: bool) -> Timing:
     return timing
 
 
-def build_plan(steps: Sequence[Step], busy_wait: bool) -> float:
-    """Assemble a whole plan from compiled clusters, run it twice, and return the second run's seconds."""
+def build_plan(steps: Sequence[Step], busy_wait: bool, tries_new_sizes: bool = False) -> float:
+    """Assemble a whole plan from compiled clusters, run it twice, and return the second run's seconds.
+
+    With `tries_new_sizes`, `time_plan` adds a share of what the first call of new sizes costs.
+    """
     sample = _state.loaded_sample
     loaded = {step.name: _state.built[step.name] for step in steps if not step.is_eager}
     _state.plan = _state.stepwise = assemble(sample.graph, steps, loaded, strict=True, timed=True, busy_wait=busy_wait)
@@ -238,14 +257,82 @@ def build_plan(steps: Sequence[Step], busy_wait: bool) -> float:
     start = time.perf_counter()
     _state.plan.run(sample.values)
     wait_for(awaited)
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    _state.new_sizes_s = None if tries_new_sizes and not awaited else 0.0
+    return seconds
+
+
+def _cost_of_new_sizes(run: Callable[..., Any], sample: Sample, call_s: float) -> float:
+    """Return by how many seconds the first call of new sizes takes longer than the second: the median over some sizes.
+
+    A backend that refuses new sizes leaves the call to eager. Calls during which the user's model ran do not count.
+    """
+    start_s = time.perf_counter()
+    if _state.other_sizes is None:
+        _state.other_sizes = tuple(_at_other_sizes(sample))
+    extra_s: list[float] = []
+    for values in _state.other_sizes:
+        try:
+            first_s, second_s = (GAPS.once(partial(_seconds_of, partial(run, values))) for _ in range(2))
+        except RunError as error:
+            if not isinstance(error.__cause__, InputRefused):
+                raise
+            eager = partial(sample.graph.module, *values)
+            first_s, second_s = GAPS.once(partial(_seconds_of, eager)), call_s
+        if first_s is not None and second_s is not None:
+            extra_s.append(first_s - second_s)
+        if time.perf_counter() - start_s > _NEW_SIZES_LIMIT_S:
+            break
+    found_s = median(extra_s) if extra_s else 0.0
+    return found_s if found_s >= _MIN_NEW_SIZES * call_s else 0.0
+
+
+def _seconds_of(call: Callable[[], Any]) -> float:
+    start_s = time.perf_counter()
+    call()
+    return time.perf_counter() - start_s
+
+
+def _at_other_sizes(sample: Sample) -> Iterator[tuple[Any, ...]]:
+    """Yield values for calls of slightly larger symbolic sizes, as far as eager takes them.
+
+    Sizes that are symbolic change from call to call. Some libraries prepare each new size anew, so that calls of one size
+    would make them look faster than they are (`python -m benchmarks.sizes`).
+    """
+    if not sample.graph.is_dynamic:
+        return
+    cluster = extract(sample.graph, [node.name for node in sample.graph.nodes], sample.graph.name, {})
+    if not all(isinstance(spec, TensorSpec) for spec in cast("Sequence[Spec]", cluster.outputs)):  # numbers, for eager
+        return
+    start_s, real = time.perf_counter(), [sample.by_name[name] for name in cluster.input_names]
+    symbolic = [value for spec, value in zip(cluster.inputs, real, strict=True) if _is_symbolic(spec)]
+    if sum(value.nbytes for value in symbolic) > _NEW_SIZES_BYTES:
+        return
+    for inputs in slightly_larger(cluster, real):
+        given: dict[str, Any] = {**sample.by_name, **dict(zip(cluster.input_names, inputs, strict=True))}
+        values: tuple[Any, ...] = tuple(given.values())
+        try:
+            sample.graph.module(*values)
+        except Exception:  # noqa: BLE001 - such as an index that is out of range at these sizes
+            continue
+        yield values
+        if time.perf_counter() - start_s > _NEW_SIZES_LIMIT_S / 2:  # a large graph: the rest of the time is for calls
+            return
+
+
+def _is_symbolic(spec: Spec) -> bool:
+    return isinstance(spec, TensorSpec) and not all(isinstance(size, int) for size in spec.shape)
 
 
 def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
-    """Run the plan for at least `at_least_s` seconds. Return the timing of its calls, and seconds of each step per call."""
-    plan, stepwise, values = _state.plan, _state.stepwise, _state.loaded_sample.values
+    """Run the plan for at least `at_least_s` seconds. Return the timing of its calls, and seconds of each step per call.
+
+    In programs with symbolic sizes each call includes a share of what new sizes cost.
+    """
+    plan, stepwise, sample = _state.plan, _state.stepwise, _state.loaded_sample
     if plan is None or stepwise is None:
         raise RuntimeError("no plan was built")
+    values = sample.values
     awaited = accelerators_of((plan.run(values), values))  # warms up caches after other work on the cores
     laps: dict[Timing, list[float]] = {}
 
@@ -257,19 +344,18 @@ def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
 
     timing = PATIENCE.timed(take, _median_s)
     stepwise.laps[:] = laps[timing]
-    calls = len(timing.samples_s) if stepwise is plan else _LAPPED_CALLS
+    n_calls = len(timing.samples_s) if stepwise is plan else _LAPPED_CALLS
     for _ in range(_LAPPED_CALLS if stepwise is not plan else 0):
         stepwise.run(values)
-    return timing, [lap / calls for lap in stepwise.laps]
+    laps_s = [lap / n_calls for lap in stepwise.laps]
+    if _state.new_sizes_s is None:  # the first time, while it is this plan's turn
+        _state.new_sizes_s = _cost_of_new_sizes(plan.run, sample, timing.median_s)
+    extra_s = _NEW_SIZES * _state.new_sizes_s
+    return replace(timing, samples_s=tuple(sample_s + extra_s for sample_s in timing.samples_s)), laps_s
 
 
 def _median_s(timing: Timing) -> float:
     return timing.median_s
-
-
-def step_back() -> None:
-    """Run behind the user's own threads for the rest of this process."""
-    step_behind()
 
 
 def verify_at_leisure(candidate: Candidate) -> None:
@@ -328,6 +414,6 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     for function in (
         *(load, rest, answers, estimate, explain, offered),
         *(prepare, profile, compile_cluster, hold, time_cluster, build_plan, time_plan),
-        *(step_back, verify_at_leisure, prepare_kind, compare_kind, endure),
+        *(step_behind, verify_at_leisure, prepare_kind, compare_kind, endure),
     )
 }

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from hub.errors import type_of
 from tests.models.closeness import FLOOR
 
 WITHOUT_FLOAT64 = 1e-4
@@ -53,7 +54,7 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 def _tensor(mine: Any, eager: torch.Tensor, exact: torch.Tensor | None, factor: float) -> str:
     if not isinstance(mine, torch.Tensor):
-        return f"a {type(mine).__name__} instead of a tensor"
+        return f"{type_of(mine)} instead of a tensor"
     for name in ("shape", "dtype", "device"):
         if (got := getattr(mine, name)) != (wanted := getattr(eager, name)):
             return f"{name} {got} instead of {wanted}"

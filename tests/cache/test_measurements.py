@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_every_part_of_a_subject_is_in_its_key(tmp_path: Path, other: dict[str, 
 
 def test_only_measured_costs_are_kept() -> None:
     """An estimate cannot pass for a measurement."""
-    with pytest.raises(ValueError, match="must be measured, got an estimated one"):
+    with pytest.raises(ValueError, match="must be measured, got one of source estimated"):
         replace(measurement(), cost=Cost(1.0))
 
 
@@ -600,6 +601,14 @@ def test_a_full_disk_loses_the_row_only(tmp_path: Path) -> None:
     assert "measurements: " in done.stdout
     assert "set aside" not in done.stdout
     assert 0 < opened(tmp_path).count() < 2000
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite calls it an I/O error."""
+    error = sqlite3.OperationalError("disk I/O error")
+    assert database.why(error, tmp_path) == "disk I/O error"
+    monkeypatch.setattr(database.shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    assert database.why(error, tmp_path) == f"no space left in {tmp_path}"
 
 
 def test_a_closed_store_finds_nothing(tmp_path: Path) -> None:

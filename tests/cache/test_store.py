@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -314,6 +315,14 @@ def test_the_last_use_is_remembered(store: Store) -> None:
     store.has_artifact(folder)
     store.plan("key")
     assert all(mark.stat().st_mtime > 1000 for mark in marks)
+
+
+def test_a_plan_that_cannot_be_written_is_told(store: Store) -> None:
+    """With the place and the reason; nothing partial stays."""
+    assert store.keep_plan("key", plan()) == ""
+    shutil.rmtree(store.root / "plans")
+    (store.root / "plans").write_text("")
+    assert store.keep_plan("key", plan()) == f"{store.root / 'plans'} cannot be written: File exists"
 
 
 # --- The folder -------------------------------------------------------------------------------------------------------

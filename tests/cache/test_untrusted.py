@@ -39,7 +39,9 @@ def messages(folder: Path, size: int) -> list[str]:
     (plan,) = hub.plans(module)
     told = "no cache: the cache folder is not used" in str(plan.events)
     assert told == bool(folder.stat().st_mode & 0o022)
-    return [str(one.message) for one in heard if issubclass(one.category, HubWarning)]
+    warned = [one for one in heard if issubclass(one.category, HubWarning)]
+    assert all(one.filename == __file__ for one in warned), "it is not attributed to the line that called the model"
+    return [str(one.message) for one in warned]
 
 
 def test_the_user_hears_of_it_once_for_each_folder(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +12,15 @@ import torch
 
 from hub.compilation.build import build_cluster, verify_cluster
 from hub.discovery.registry import Registry
-from hub.errors import ContractError
+from hub.errors import AccuracyError, ContractError
 from hub.plugin.backend import Backend, BackendInfo, CompileSettings
 from hub.plugin.entry import Entry
 from hub.plugin.graph import Cluster
 from hub.plugin.table import ACCEPTED, Support
 from hub.testing.single import whole_cluster
+from hub.verification.compare import Judge
+from hub.verification.endurance import Leisure
+from hub.verification.verify import Trial
 
 
 class _Doubling(torch.nn.Module):
@@ -40,8 +44,35 @@ def test_a_change_that_the_next_call_undoes_is_noticed(doubling: tuple[Cluster, 
 
     before = torch.is_grad_enabled()
     with pytest.raises(ContractError, match="the executable changed whether gradients are on"):
-        verify_cluster(cluster, "toggling", executable, inputs, None, budget_s)
+        verify_cluster(cluster, "toggling", executable, inputs, None, budget_s=budget_s)
     assert torch.is_grad_enabled() == before
+
+
+def test_any_error_on_nan_guards_the_executable(doubling: tuple[Cluster, Sequence[Any]]) -> None:
+    """It need not be a RunError: usual values are computed, and calls with NaN run in eager."""
+    cluster, inputs = doubling
+
+    def executable(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if bool(values.isnan().any()):
+            raise ValueError("no number")
+        return (values + values,)
+
+    verified = verify_cluster(cluster, "careful", executable, inputs, None, budget_s=60.0)
+    assert verified.is_finite_only
+    assert any("raises on generated inputs (NaN)" in note and "no number" in note for note in verified.notes)
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+def test_what_saturates_is_no_error_after_the_first_answer_either(
+    doubling: tuple[Cluster, Sequence[Any]], saturates: bool
+) -> None:
+    """A backend whose settings accept saturation is compared on real inputs only, whenever it is compared."""
+    cluster, inputs = doubling
+    trial = Trial(Judge.of(cluster, "clipping", None), lambda x: [(x + x).clamp(-8, 8)], tuple(inputs), saturates=saturates)
+    leisure = Leisure(trial)
+    assert leisure.prepare("large")
+    with contextlib.nullcontext() if saturates else pytest.raises(AccuracyError):
+        assert leisure.compare("large") == ""
 
 
 def test_what_the_first_call_leaves_behind_is_noticed_where_nothing_else_runs() -> None:

@@ -26,24 +26,31 @@ COMPILED_SLOWLY = ("iree",)
 """Backends that start a compiler for each program, of which most examinations compile several."""
 HAS_HARD = os.environ.get("CONFORMANCE_HARD") == "1"
 """True in `make test-conformance`: on hard values, not every table has been examined whole yet."""
+SHORT_TURNS = 8
+"""Number of commits within which all steps run that are not long."""
 INTERRUPTED = ("onnxruntime", "openvino", "disc")
-"""Backends whose compilations are interrupted each time, several times each: others have compilers that take seconds."""
+"""Backends whose interrupted compilations are no long step: others have compilers that take seconds."""
 
 
 def steps() -> Iterator[Any]:
-    """Yield every step of every backend's examination; a long step runs in one of `slices.SLICES` commits."""
-    turns = count()
+    """Yield every step of every backend's examination; others than the handshake run in one of some commits."""
+    turns, short_turns = count(), count()
     for name in registry().available():
         for examination, kind in EXAMINATIONS.items():
             for subject in kind.subjects(registry().entries[name]):
                 step = Step(examination, subject, kind.checks[0])
-                is_drawn = not is_long(name, step) or slices.is_drawn(next(turns))
-                marks = () if is_drawn else (pytest.mark.slow,)
+                if step.examination == HANDSHAKE:
+                    is_drawn = True
+                elif is_long(name, step):
+                    is_drawn = slices.is_drawn(next(turns))
+                else:
+                    is_drawn = slices.is_drawn(next(short_turns), SHORT_TURNS)
+                marks = pytest.mark.sampled if is_drawn else pytest.mark.slow
                 yield pytest.param(name, step, id=f"{name} {step.examination} {step.subject}", marks=marks)
 
 
 def is_long(backend: str, step: Step) -> bool:
-    """Return True if `make test` has time for the step only in turns."""
+    """Return True if `make test` has time for the step only in one of `slices.SLICES` commits."""
     if step.examination == "interruption":
         return backend not in INTERRUPTED
     return step.examination == "operators" or (backend in COMPILED_SLOWLY and step.examination != HANDSHAKE)

@@ -672,7 +672,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a function of torch.compile": (lambda: hub.compile(torch.compile(torch.relu, backend="eager")), "compiled already"),
     "a frozen model": (lambda: hub.compile(hub.freeze(compiled(Net()), X)), "compiled already"),
     "a class": (lambda: hub.compile(Net), "the class Net is neither"),
-    "a number": (lambda: hub.compile(3), "a int is neither"),  # type: ignore[type-var]
+    "a number": (lambda: hub.compile(3), "an int is neither"),  # type: ignore[type-var]
     "an option that is misspelt": (lambda: hub.compile(Net(), options={"tun": "off"}), "did you mean 'tune'"),
     "a wrong option of a decorator": (lambda: hub.compile(options={"tune": "of"}), "tune"),
     "a backend that is misspelt": (lambda: hub.compile(Net(), options={"backends": ("inducto",)})(X), "inductor"),

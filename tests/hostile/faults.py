@@ -157,7 +157,7 @@ ALL: tuple[Fault, ...] = (
     *_general("compile", ("hang", "spin", *CRASHES, "memory", "prints", "writes", "garbage", "closes", *CHANGES)),
     # A saveable executable is compiled only in a worker, and what it leaves there ends with the worker.
     *_general("compile", LEFT, saves=False, is_refused=True, is_remembered=True),
-    Fault("compile_junk", "returned a int, which is not callable", is_remembered=True),
+    Fault("compile_junk", "returned an int, which is not callable", is_remembered=True),
     Fault("compile_none", "returned a NoneType, which is not callable", is_remembered=True),
     Fault("compile_mutates", "changed the program that it was given", is_remembered=True),
     Fault("compile_writes_weights", "wrote to the weight", is_remembered=True),

@@ -12,18 +12,7 @@ from torch import nn
 from hub.testing.single import whole_cluster
 from hub.toolkit.arguments import captured_sizes, specialised, with_weights
 from hub.toolkit.indices import bounded
-
-
-class Of(nn.Module):
-    """A module made of a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
-
+from tests.functions import Of
 
 PLACES = torch.tensor([0, -1, 2, -3])
 CALLS = {

@@ -7,24 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from hub.plugin.graph import Cluster
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import whole_cluster
 from hub.toolkit.decompositions import views_through_one_dim
 from hub.toolkit.open_sizes import Open, condition_of, is_open, opened
-
-
-class Of(nn.Module):
-    """A module made of a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
+from tests.functions import Of
 
 
 def cluster_of(function: Callable[..., Any], *shapes: tuple[int, ...], dynamic: bool = True) -> Cluster:

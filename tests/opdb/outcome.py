@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from hub.errors import type_of
 from tests.opdb.calls import DTYPES, Arguments, Call, copied, joined, widened
 from tests.opdb.rounding import Rounding
 
@@ -175,7 +176,7 @@ def _form(got: Any, wanted: Any) -> str:
         is_same = type(got) is type(wanted) and (got == wanted or (got != got and wanted != wanted))
         return "" if is_same else f"{got!r}, {wanted!r} expected"
     if not isinstance(got, torch.Tensor):
-        return f"a {type(got).__name__}, a tensor expected"
+        return f"{type_of(got)}, a tensor expected"
     for what in ("layout", "dtype", "shape", "device", "requires_grad"):
         if getattr(got, what) != getattr(wanted, what):
             return f"{what} {getattr(got, what)}, {getattr(wanted, what)} expected"

@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "the shape": (lambda x: x.exp()[:2], r"shape torch.Size\(\[2, 4\]\)"),
     "the strides": (lambda x: x.exp().t().contiguous().t(), r"strides \(1, 3\)"),
     "one more result": (lambda x: (x.exp(), x), "result is a"),
-    "a number": (lambda x: 3, "a int, a tensor expected"),
+    "a number": (lambda x: 3, "an int, a tensor expected"),
     "a written argument": (_writing, "argument 0 afterwards: 4 of 12 wrong"),
 }
 

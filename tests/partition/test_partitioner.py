@@ -169,7 +169,7 @@ def test_clusters_in_a_circle_are_dropped() -> None:
         (raising, "partition() raised RuntimeError: lost the thread"),
         (lambda _: 3, "partition() raised TypeError"),
         (lambda _: ["linear"], "'linear' is a str, no sequence of names"),
-        (lambda _: [[3]], "3 is a int, no name of a node"),
+        (lambda _: [[3]], "3 is an int, no name of a node"),
     ],
     ids=["raises", "nothing to iterate", "names alone", "no names"],
 )

@@ -19,6 +19,7 @@ from hub.partition.regions import Region, classes, coarsened, is_heavy, regions
 from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
 from hub.testing.single import capture
+from tests.functions import Of
 
 TINY: Mapping[str, Any] = {"hidden": 32, "tokens": 16, "vocabulary": 100}
 
@@ -278,19 +279,10 @@ def test_tuples_stay_with_their_elements() -> None:
     """No cut stands between a tuple and its elements."""
     layers = (lambda x: x.relu().split(4, dim=1), lambda parts: torch.cat(parts, 1))
     weight = torch.ones(8, 8)
-    graph = graph_of((_Function(lambda x: layers[1](layers[0](x @ weight)) @ weight), (torch.ones(2, 8),)))
+    graph = graph_of((Of(lambda x: layers[1](layers[0](x @ weight)) @ weight), (torch.ones(2, 8),)))
     for region in regions(graph):
         for name in region.nodes:
             assert all(user.name in region.nodes for user in graph.by_name[name].users if user.name.startswith("getitem"))
-
-
-class _Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
 
 
 def test_a_graph_without_heavy_operators_is_one_region() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         folder = chosen.cache.root / "artifacts"
         session, here = Session(sample, 1, limits_of(chosen.workers), options=chosen), InProcess(sample, registry)
         context = PlanningContext(sample, chosen, 1, registry, folder, measurements, SilentProgress(), session, here)
-        return Stage(context, ask_backends(captured.graph, registry, chosen), PriceBook(context), monkeypatch)
+        verdicts = ask_backends(captured.graph, registry, chosen, partial(here.answers, options=chosen))
+        return Stage(context, verdicts, PriceBook(context), monkeypatch)
 
     return build

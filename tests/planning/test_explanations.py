@@ -60,7 +60,7 @@ def test_what_a_backend_tells_is_in_the_plan(isolate: bool, install_plugin: Inst
     ("answer", "problem"),
     [
         ("raise ValueError('no idea')", "no idea"),
-        ("return 3", "explain() returned a int, not text"),
+        ("return 3", "explain() returned an int, not text"),
         ("import os; os._exit(3)", ""),
     ],
 )

@@ -20,6 +20,7 @@ import hub
 from hub.errors import HubWarning
 from hub.frontend.ownership import graphs_of
 from hub.planning.later import Later, planning
+from tests.functions import OneCluster
 
 PLUGIN = """
 import os, sys, time
@@ -63,18 +64,6 @@ X = torch.linspace(-1, 1, 32).reshape(4, 8)
 SLOW_S = 0.12
 """Seconds of a call, so long that almost nothing can be tried before the first answer."""
 WAIT_S = 240.0
-
-
-class Net(nn.Module):
-    """A model that is one cluster."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.linear(x)) * 2
 
 
 Install = Callable[..., None]
@@ -131,7 +120,7 @@ def is_guarded(run: Any) -> bool:
 def test_what_agrees_is_noted_and_lifts_the_guard(install: Install, saveable: bool) -> None:
     """A guard that existed only while kinds were untried is dropped; a later process knows this before its first answer."""
     install(saveable=saveable)
-    model = Net().eval()
+    model = OneCluster().eval()
     run = compiled(model)
     assert hub.wait(run, WAIT_S)
     assert hub.plans(run)[-1].backends == ("tardy",)
@@ -165,7 +154,7 @@ def test_what_is_wrong_demotes_it(install: Install, fault: str) -> None:
     """The cluster runs in eager from the next call on, with a warning; later captures exclude the candidate."""
     is_endurance = "call" in fault or fault in ("keeps memory", "is wrong in the end")
     install(FAULTS[fault], sleep_s=0.0 if is_endurance else SLOW_S)
-    model = Net().eval()
+    model = OneCluster().eval()
     run = compiled(model)
     assert hub.plans(run)[-1].backends == ("tardy",)
     assert hub.wait(run, WAIT_S)
@@ -182,7 +171,7 @@ def test_what_is_wrong_demotes_it(install: Install, fault: str) -> None:
 def test_what_differs_on_unusual_inputs_stays_guarded(install: Install) -> None:
     """The note says what differs; calls with such values run in eager, in later processes as well."""
     install("outputs[0] = outputs[0].nan_to_num(0.0)")
-    model = Net().eval()
+    model = OneCluster().eval()
     run = compiled(model)
     assert hub.wait(run, WAIT_S)
     assert "found after the first answer, calls are guarded" in notes(run)
@@ -198,7 +187,7 @@ def test_what_differs_on_unusual_inputs_stays_guarded(install: Install) -> None:
 def test_it_is_done_once(install: Install) -> None:
     """If an earlier process has finished, no worker starts; without `background`, the plan says what is untried."""
     install()
-    model = Net().eval()
+    model = OneCluster().eval()
     without = compiled(model, background=False)
     assert "not verified yet, for lack of time: NaN" in notes(without)
     assert hub.wait(without, 0.0)
@@ -210,7 +199,7 @@ def test_it_is_done_once(install: Install) -> None:
 def test_strict_models_raise(install: Install) -> None:
     """With strict=True the next call raises what was found."""
     install(FAULTS["differs on usual inputs"])
-    model = Net().eval()
+    model = OneCluster().eval()
     run = compiled(model, strict=True)
     assert hub.wait(run, WAIT_S)
     with torch.no_grad(), pytest.raises(hub.HubError, match="generated inputs"):
@@ -220,7 +209,7 @@ def test_strict_models_raise(install: Install) -> None:
 def test_it_ends_with_the_model(install: Install) -> None:
     """A model without references takes its worker along."""
     install("x.isnan().any() and time.sleep(600)")
-    run = compiled(Net().eval())
+    run = compiled(OneCluster().eval())
     (work,) = works_of(run)
     assert not hub.wait(run, 1.0)
     del run
@@ -232,8 +221,8 @@ def test_it_ends_with_the_model(install: Install) -> None:
 SCRIPT = """
 import os, sys, time, warnings
 import torch, hub
-from tests.planning.test_later import Net, compiled
-model = Net().eval()
+from tests.planning.test_later import OneCluster, compiled
+model = OneCluster().eval()
 run = compiled(model)
 assert not hub.wait(run, {seconds})
 if {forks}:
@@ -274,7 +263,7 @@ def test_the_process_ends_without_waiting(install: Install, tmp_path: Path, fork
 def test_it_rests_while_another_graph_is_planned(install: Install) -> None:
     """Timed candidates have the cores for themselves; afterwards, verification continues."""
     install()
-    model = Net().eval()
+    model = OneCluster().eval()
     with planning():
         run = compiled(model)
         assert not hub.wait(run, 3.0)

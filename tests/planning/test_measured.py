@@ -217,6 +217,16 @@ def test_what_is_expected_to_be_far_behind_is_not_compiled(
     assert {cluster.backend for cluster in plan.clusters} == {"far"}
 
 
+def test_estimates_of_no_time_at_all_are_no_error(install_plugin: Callable[..., None], tmp_path: Path) -> None:
+    """A backend may say that its calls take nothing: they are timed all the same."""
+    names = tuple(f"instant{n}" for n in range(5))
+    for name in names:
+        install_plugin(*plugin(name, estimate=0.0))
+    plan = plan_for(layers(1), backends=names, cache=tmp_path)
+    assert plan.decided_by == "measured whole plans"
+    assert not [event.message for event in plan.events if "could not measure" in event.message]
+
+
 def test_compilations_do_not_grow_with_layers(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """A model of four times as many equal layers needs no more compilations."""
     counts = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,12 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import hub
+from hub.config.options import Options
+from hub.config.tables import CacheSettings
 from hub.partition.assignments import assignments
 from hub.partition.group import Group
+from hub.partition.verdicts import before_asking
+from hub.planning import pricebook
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.mixes import Mixer
@@ -21,6 +27,7 @@ from hub.plugin.backend import Proposal
 from hub.plugin.cost import Cost
 from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
+from hub.workers.in_process import InProcess
 
 X = torch.ones(64, 64)
 MS = 1e-3
@@ -91,6 +98,49 @@ def test_measured_whole_beats_estimates(set_stage: Callable[..., Any], estimate_
     stage.price_whole("one", 5 * MS)
     stage.price_whole("two", 6 * MS)
     assert predicted(stage).assignment.backends == ("one",)
+
+
+@pytest.mark.parametrize("estimate_s", [math.inf, -1.0, math.nan])
+def test_an_impossible_estimate_costs_only_that_estimate(set_stage: Callable[..., Any], estimate_s: float) -> None:
+    """What is not finite would spoil every sum; the plan says whose estimate is missing."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""}, estimate_s=estimate_s)
+    stage.slow_eager()
+    stage.price_whole("two", 5 * MS)
+    decision = predicted(stage)
+    said = {(event.backend, str(event.stage)) for event in decision.events if "finite number" in event.message}
+    assert said == {("one", "estimate"), ("two", "estimate")}
+    assert decision.assignment.backends == ("two",)
+
+
+def test_eager_is_timed_once(set_stage: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its times decide which of many backends are asked, and then between these."""
+    options = Options(cache=CacheSettings(dir=tmp_path / "cache"), threads=1, tune="off")
+    context = set_stage(halves(), (X,), dict.fromkeys("abcde", ""), options=options).context
+    n_times = 0
+
+    def timed(workers: InProcess) -> dict[str, float]:
+        nonlocal n_times
+        n_times += 1
+        return {node.name: MS for node in context.graph.nodes}
+
+    monkeypatch.setattr(InProcess, "eager_prices", timed)
+    decide(context, before_asking(context.graph, context.registry, options), may_measure=True)
+    assert n_times == 1
+
+
+def test_measurements_on_other_devices_do_not_silence_a_backends_estimate(
+    set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prices of a CPU say nothing about an accelerator: until enough are known there, the backend is asked."""
+    stage = set_stage(halves(), (X,), {"one": ""}, estimate_s=7 * MS)
+    price_halves(stage, one=(1 * MS, 2 * MS))
+    monkeypatch.setattr(pricebook, "MIN_SAMPLES", 3)
+    nodes = tuple(node.name for node in stage.context.graph.nodes)
+    found = Group("one", nodes[:2])
+    assert stage.again().book.guess(found, stage.settings).detail != "fixed"
+    features = pricebook.features_of
+    monkeypatch.setattr(pricebook, "features_of", lambda *given: {**features(*given), "device": 1.0})
+    assert stage.again().book.guess(found, stage.settings).detail == "fixed"
 
 
 def compile_times(stage: Any, **seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ import pytest
 from hub.dispatch.codegen import Step
 from hub.errors import RunError, WorkerDied, WorkerError, WorkerGone
 from hub.planning.race import MIN_ROUNDS, PROVEN_ROUNDS, TIE, Race, comparable
-from hub.pricing.timing import median
 from hub.workers.runners import Block, PlanRunner
 
 MS = 1e-3

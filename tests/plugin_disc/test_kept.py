@@ -46,6 +46,72 @@ def piece(keeper: Kept, name: str = "o0") -> torch.Tensor:
     return keeper.tensor(name, (LARGE // 4,), (1,), torch.float32, LARGE)
 
 
+# --- Workspaces -------------------------------------------------------------------------------------------------------
+
+
+def test_workspaces_of_changing_sizes_share_the_largest_piece() -> None:
+    """Fresh memory for each size would be cleared by the kernel in each call."""
+    keeper = Kept(LIMIT)
+    places = set[int]()
+    for bytes_ in (3 * LARGE, LARGE, 2 * LARGE, 100):
+        room = keeper.workspace(bytes_)
+        assert room.nbytes >= bytes_
+        places.add(room.data_ptr())
+        del room
+    assert len(places) == 1
+    assert kept_bytes() == 3 * LARGE
+    keeper.workspace(4 * LARGE)
+    assert kept_bytes() == 4 * LARGE  # the smaller piece is gone
+
+
+def test_a_workspace_that_is_hardly_used_is_given_up() -> None:
+    """A rare peak does not take the memory that results could have for good."""
+    keeper = Kept(LIMIT)
+    keeper.workspace(6 * LARGE)
+    for _ in range(kept.MAX_OVERSIZED - 1):
+        keeper.workspace(LARGE)
+    assert kept_bytes() == 6 * LARGE
+    keeper.workspace(2 * LARGE)  # this call uses enough of it
+    for _ in range(kept.MAX_OVERSIZED):
+        assert kept_bytes() == 6 * LARGE
+        keeper.workspace(LARGE)
+    assert kept_bytes() == LARGE
+
+
+@pytest.mark.parametrize("rows", [6, ROWS])
+def test_workspaces_lie_on_the_cpu_whatever_the_default_device(rows: int) -> None:
+    """The user's default is for tensors that the user makes."""
+    cluster, _ = whole_cluster(
+        Wrapped(lambda x: ((y := x.softmax(-1)) @ y.t()).softmax(-1)), (torch.randn(7, 1024),), dynamic=True
+    )
+    executable = create(Settings()).compile(cluster, CompileSettings(threads=1))
+    x = torch.randn(rows, 1024)
+    inputs = [x if hasattr(spec, "shape") else rows for spec in cluster.inputs]
+    wanted = cluster.module(*inputs)[0]
+    with torch.device("meta"):
+        (result,) = executable(*inputs)
+    torch.testing.assert_close(result, wanted)
+    del executable, result
+
+
+def test_two_calls_at_once_have_workspaces_of_their_own() -> None:
+    """A piece in use is not given out again, and is kept for later."""
+    keeper = Kept(LIMIT)
+    first, second = keeper.workspace(LARGE), keeper.workspace(LARGE)
+    assert first.data_ptr() != second.data_ptr()
+    places = {first.data_ptr(), second.data_ptr()}
+    del first, second
+    again = [keeper.workspace(LARGE) for _ in range(2)]
+    assert {room.data_ptr() for room in again} == places
+
+
+def test_a_workspace_beyond_the_limit_is_not_kept() -> None:
+    """The call has it, and nobody else."""
+    keeper = Kept(LARGE)
+    assert keeper.workspace(2 * LARGE).nbytes == 2 * LARGE
+    assert kept_bytes() == 0
+
+
 # --- What is given out ------------------------------------------------------------------------------------------------
 
 

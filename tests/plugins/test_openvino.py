@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Cluster
 from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
 from hub.verification.verify import verify
+from tests.functions import Of
 
 MODELS = [
     "bert", "gpt2", "llama", "vit", "swin", "convnext", "resnet18", "resnet50", "mobilenetv2", "segformer",
@@ -53,17 +53,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `fun
 @pytest.fixture(scope="module")
 def backend() -> OpenVINOBackend:
     return create()
-
-
-class Of(nn.Module):
-    """A module made of a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
 
 
 def compiled(
@@ -143,38 +132,6 @@ def test_an_lstm_is_exact(backend: OpenVINOBackend) -> None:
 # --- Sizes ------------------------------------------------------------------------------------------------------------
 
 
-def test_one_executable_serves_every_size(backend: OpenVINOBackend) -> None:
-    """Batch and length vary over 8 sizes; the executable compiled once stays exact."""
-    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=True)
-    for batch, length in ((2, 3), (3, 2), (4, 9), (5, 5), (2, 17), (7, 2), (9, 11), (3, 64)):
-        inputs = _sized(cluster, torch.randn(batch, length, 16), (batch, length))
-        with torch.no_grad():
-            verify(cluster, "openvino", executable, inputs, None)
-
-
-class _Attention(nn.Module):
-    """Causal attention with two heads, positions counted from the end, and a length among the numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.inner, self.outer = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        heads = self.inner(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
-        query, key, value = heads.unbind(0)
-        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        places = (length - torch.arange(length)).view(1, length, 1) / length
-        return x + self.outer(mixed.transpose(1, 2).reshape(batch, length, width)) * places
-
-
-def _sized(cluster: Cluster, tensor: torch.Tensor, sizes: tuple[int, int]) -> list[Any]:
-    """Return the inputs of a cluster of one tensor [B, S, ..]: numbers are its sizes, told apart by their symbols."""
-    spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
-    by_symbol = {str(symbol): size for symbol, size in zip(spec.shape[:2], sizes, strict=True)}
-    return [tensor if hasattr(other, "shape") else by_symbol[str(other.value)] for other in cluster.inputs]
-
-
 def test_sizes_that_are_arithmetic_on_sizes(backend: OpenVINOBackend) -> None:
     """A result of size 2 * s + 1 is written into memory of just that size."""
     cluster, executable = compiled(backend, lambda x: torch.cat([x, x.abs(), x[:1]]), torch.randn(4, 3), dynamic=True)
@@ -182,6 +139,16 @@ def test_sizes_that_are_arithmetic_on_sizes(backend: OpenVINOBackend) -> None:
         x = torch.randn(rows, 3)
         inputs = [x if hasattr(spec, "shape") else rows for spec in cluster.inputs]
         torch.testing.assert_close(executable(*inputs)[0], torch.cat([x, x.abs(), x[:1]]))
+
+
+def test_positions_counted_from_the_end(backend: OpenVINOBackend) -> None:
+    """A size is subtracted from, and divided by."""
+    function = lambda x: x * (x.shape[0] - torch.arange(x.shape[0])).view(-1, 1) / x.shape[0]  # noqa: E731
+    cluster, executable = compiled(backend, function, torch.randn(4, 3), dynamic=True)
+    for rows in (2, 5, 8):
+        x = torch.randn(rows, 3)
+        inputs = [x if hasattr(spec, "shape") else rows for spec in cluster.inputs]
+        torch.testing.assert_close(executable(*inputs)[0], function(x))
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------------
@@ -209,15 +176,6 @@ def test_no_copies_with_unknown_sizes(backend: OpenVINOBackend) -> None:
     torch.testing.assert_close(result, x.sigmoid() * 2)
 
 
-def test_results_outlive_later_calls(backend: OpenVINOBackend) -> None:
-    """A later call writes to other memory, more often than buffers are remembered."""
-    _, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
-    inputs = [torch.full((3,), float(index)) for index in range(40)]
-    results = [executable(x)[0] for x in inputs]
-    assert len({result.data_ptr() for result in results}) == 40
-    assert [float(result[0]) for result in results] == [2.0 * index for index in range(40)]
-
-
 def test_a_buffer_with_new_content_is_read_again(backend: OpenVINOBackend) -> None:
     """Remembering where a buffer lies does not mean remembering what it holds."""
     _, executable = compiled(backend, lambda x: x + 1, torch.zeros(3))
@@ -226,38 +184,6 @@ def test_a_buffer_with_new_content_is_read_again(backend: OpenVINOBackend) -> No
     x.fill_(5)
     assert executable(x)[0].tolist() == [6, 6, 6]
     assert first.tolist() == [1, 1, 1]
-
-
-def test_results_share_no_memory_with_inputs_or_each_other(backend: OpenVINOBackend) -> None:
-    """Views, copies and one value returned twice come back as tensors of their own."""
-    x = torch.randn(2, 3)
-    cluster, values = whole_cluster(
-        Of(lambda x: (x.clone(), (y := x.relu()), y.reshape(3, 2).clone(), x.t().clone())), (x,)
-    )
-    _, results = compile_and_run(backend, cluster, values)
-    assert len({result.data_ptr() for result in (*results, *values)}) == len(results) + 1
-    for got, wanted in zip(results, cluster.module(*values), strict=True):
-        assert torch.equal(got, wanted)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.randn(6, 4).t(),
-        lambda: torch.randn(4, 12)[:, ::2],
-        lambda: torch.randn(1, 6).expand(4, 6),
-        lambda: torch.randn(25)[1:].view(4, 6),
-        lambda: torch.randn(4, 6, requires_grad=True),
-    ],
-    ids=["transposed", "strided", "expanded", "offset", "requires_grad"],
-)
-def test_inputs_of_any_layout(backend: OpenVINOBackend, make: Callable[[], torch.Tensor]) -> None:
-    """Inputs may be views of any stride and offset, and are left as they were."""
-    _, executable = compiled(backend, lambda x: x * 3 + 1, torch.randn(4, 6))
-    x = make()
-    before = x.detach().clone()
-    torch.testing.assert_close(executable(x)[0], before * 3 + 1)
-    assert torch.equal(x, before)
 
 
 def test_scalars_bools_and_integers(backend: OpenVINOBackend) -> None:
@@ -275,28 +201,6 @@ def test_scalars_bools_and_integers(backend: OpenVINOBackend) -> None:
 
 
 # --- Threads ----------------------------------------------------------------------------------------------------------
-
-
-def test_threads_at_once_get_their_own_results(backend: OpenVINOBackend) -> None:
-    """Four threads call one executable at once."""
-    layer = nn.Linear(32, 32)
-    _, executable = compiled(backend, layer, torch.randn(4, 32))
-    wrong: list[str] = []
-
-    def work(seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        for _ in range(50):
-            x = torch.randn(4, 32, generator=generator)
-            with torch.no_grad():
-                if not torch.allclose(executable(x)[0], layer(x), atol=1e-5):
-                    wrong.append(f"thread {seed}")
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 # --- Numbers ----------------------------------------------------------------------------------------------------------
@@ -422,18 +326,6 @@ def test_dump_writes_programs_before_and_after(backend: OpenVINOBackend, tmp_pat
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "wrong", [torch.randn(3, 4), torch.randn(4, 3).double(), torch.randn(4, 3, 1)], ids=["shape", "dtype", "rank"]
-)
-def test_inputs_that_do_not_fit_are_refused(backend: OpenVINOBackend, wrong: torch.Tensor) -> None:
-    """A wrong shape or dtype is named; the executable still works afterwards."""
-    _, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
-    with pytest.raises(RunError, match="compiled for") as caught:
-        executable(wrong)
-    assert (caught.value.backend, caught.value.cluster) == ("openvino", "c0")
-    assert torch.equal(executable(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
 
 
 def test_integers_beyond_int32_are_refused(backend: OpenVINOBackend) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +22,7 @@ from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Cluster
 from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
 from hub.verification.verify import verify
+from tests.functions import Attention, Of, sized
 
 pytest.importorskip("tvm")
 
@@ -55,17 +54,6 @@ def _recurrent_layers() -> Iterator[None]:
         yield
 
 
-class Of(nn.Module):
-    """A module made of a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
-
-
 def compiled(
     backend: Tvm, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
 ) -> tuple[Cluster, runtime.TvmExecutable]:
@@ -75,13 +63,6 @@ def compiled(
     executable, _ = compile_and_run(backend, cluster, values)
     assert isinstance(executable, runtime.TvmExecutable)
     return cluster, executable
-
-
-def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
-    """Return a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
-    spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
-    sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
-    return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
 
 
 # --- What is imported -------------------------------------------------------------------------------------------------
@@ -195,42 +176,7 @@ def test_an_lstm_runs_whole(backend: Tvm, tmp_path: Path) -> None:
         verify(cluster, "tvm", backend.load(tmp_path, cluster, SETTINGS), values, None)
 
 
-def test_torch_compile_runs_on_tvm_alone() -> None:
-    """A plan of TVM clusters gives eager's result."""
-    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).eval()
-    compiled_module = torch.compile(module, backend="hub", options={"tune": "off", "backends": ["tvm"], "strict": True})
-    x = torch.randn(3, 16)
-    with torch.no_grad():
-        torch.testing.assert_close(compiled_module(x), module(x))
-    (plan,) = hub.plans(compiled_module)
-    assert {cluster.backend for cluster in plan.clusters} == {"tvm"}
-
-
 # --- Sizes ------------------------------------------------------------------------------------------------------------
-
-
-class _Attention(nn.Module):
-    """Causal attention with two heads and a length among the numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.inner, self.outer = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        heads = self.inner(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
-        query, key, value = heads.unbind(0)
-        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return x + self.outer(mixed.transpose(1, 2).reshape(batch, length, width)) * length
-
-
-def test_one_executable_serves_every_size(backend: Tvm) -> None:
-    """Sizes are arguments: one program serves all."""
-    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=True)
-    assert executable.facts.sizes
-    for batch, length in ((2, 3), (3, 2), (4, 9), (1, 7), (2, 3)):
-        with torch.no_grad():
-            verify(cluster, "tvm", executable, sized(cluster, torch.randn(batch, length, 16)), None)
 
 
 def test_empty_tensors_run_in_eager(backend: Tvm) -> None:
@@ -264,46 +210,6 @@ def test_weights_stay_where_pytorch_has_them(backend: Tvm) -> None:
     assert "metadata" not in executable.texts.relax
 
 
-def test_results_outlive_later_calls(backend: Tvm) -> None:
-    """A later call writes to other memory."""
-    _, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
-    results = [executable(torch.full((3,), float(index)))[0] for index in range(40)]
-    assert len({result.data_ptr() for result in results}) == 40
-    assert [float(result[0]) for result in results] == [2.0 * index for index in range(40)]
-
-
-def test_results_share_no_memory_with_inputs_or_each_other(backend: Tvm) -> None:
-    """Views, copies and one value returned twice come back as tensors of their own."""
-    x = torch.randn(2, 3)
-    cluster, values = whole_cluster(
-        Of(lambda x: (x.clone(), (y := x.relu()), y.reshape(3, 2).clone(), x.t().clone())), (x,)
-    )
-    _, results = compile_and_run(backend, cluster, values)
-    assert len({result.data_ptr() for result in (*results, *values)}) == len(results) + 1
-    for got, wanted in zip(results, cluster.module(*values), strict=True):
-        assert torch.equal(got, wanted)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.randn(6, 4).t(),
-        lambda: torch.randn(4, 12)[:, ::2],
-        lambda: torch.randn(1, 6).expand(4, 6),
-        lambda: torch.randn(25)[1:].view(4, 6),
-        lambda: torch.randn(4, 6, requires_grad=True),
-    ],
-    ids=["transposed", "strided", "expanded", "offset", "requires_grad"],
-)
-def test_inputs_of_any_layout(backend: Tvm, make: Callable[[], torch.Tensor]) -> None:
-    """Inputs may be views of any stride and offset, and are left as they were."""
-    _, executable = compiled(backend, lambda x: x * 3 + 1, torch.randn(4, 6))
-    x = make()
-    before = x.detach().clone()
-    torch.testing.assert_close(executable(x)[0], before * 3 + 1)
-    assert torch.equal(x, before)
-
-
 # --- Numbers and threads ----------------------------------------------------------------------------------------------
 
 
@@ -331,28 +237,6 @@ def test_zero_times_infinity_is_no_number(backend: Tvm) -> None:
     _, executable = compiled(backend, lambda x: (x * 0.0, x.relu(), torch.maximum(x, x.flip(0))), x)
     for got, wanted in zip(executable(x), (x * 0.0, x.relu(), torch.maximum(x, x.flip(0))), strict=True):
         torch.testing.assert_close(got, wanted, equal_nan=True)
-
-
-def test_threads_at_once_get_their_own_results(backend: Tvm) -> None:
-    """Four threads call one executable at once."""
-    layer = nn.Linear(32, 32)
-    _, executable = compiled(backend, layer, torch.randn(4, 32))
-    wrong: list[str] = []
-
-    def work(seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        for _ in range(50):
-            x = torch.randn(4, 32, generator=generator)
-            with torch.no_grad():
-                if not torch.allclose(executable(x)[0], layer(x), atol=1e-5):
-                    wrong.append(f"thread {seed}")
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
@@ -529,32 +413,13 @@ def test_scans_with_two_threads(backend: Tvm) -> None:
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_a_saved_executable_gives_equal_results(backend: Tvm, tmp_path: Path, dynamic: bool) -> None:
     """Loading restores numbers to the last bit, in a backend of its own, and lowers nothing."""
-    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=dynamic)
+    cluster, executable = compiled(backend, Attention(), torch.randn(3, 5, 16), dynamic=dynamic)
     inputs = sized(cluster, torch.randn(3, 5, 16)) if dynamic else [torch.randn(3, 5, 16)]
     executable.save(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "program_of", lambda *given, **named: 1 / 0)
         got = create().load(tmp_path, cluster, SETTINGS)(*inputs)
     assert torch.equal(got[0], executable(*inputs)[0])
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "meta"])
-def test_a_damaged_folder_is_refused(backend: Tvm, tmp_path: Path, damage: str) -> None:
-    """Nothing is loaded that TVM did not write itself."""
-    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
-    executable.save(tmp_path)
-    code = tmp_path / runtime.LIBRARY
-    data = code.read_bytes()
-    if damage == "cut":
-        code.write_bytes(data[:-10])
-    elif damage == "changed":
-        code.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
-    elif damage == "missing":
-        code.unlink()
-    else:
-        (tmp_path / runtime.META).write_text(json.dumps({}))
-    with pytest.raises(CompileError, match="cannot load"):
-        backend.load(tmp_path, cluster, SETTINGS)
 
 
 def test_no_linker_is_a_compile_error(backend: Tvm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -577,19 +442,6 @@ def test_dump_writes_programs_before_and_after(backend: Tvm, tmp_path: Path) -> 
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "wrong", [torch.randn(3, 4), torch.randn(4, 3).double(), torch.randn(4, 3, 1)], ids=["shape", "dtype", "rank"]
-)
-def test_inputs_that_do_not_fit_are_refused(backend: Tvm, wrong: torch.Tensor) -> None:
-    """A wrong shape or dtype is named; the executable still works afterwards."""
-    _, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
-    with pytest.raises(RunError, match="compiled for") as caught:
-        executable(wrong)
-    assert (caught.value.backend, caught.value.cluster) == ("tvm", "c0")
-    assert isinstance(caught.value, InputRefused) == (wrong.dtype is torch.float64)  # which eager's own kernels may give
-    assert torch.equal(executable(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
 
 
 @pytest.mark.parametrize("place", [program, compiler], ids=["lowering", "TVM"])

@@ -42,6 +42,23 @@ def test_without_a_file_nothing_waits() -> None:
     assert gaps.overlaps == 0
 
 
+def test_what_cannot_be_repeated_is_taken_once(shown: tuple[Traffic, Gaps]) -> None:
+    """A call that comes in between makes it worthless."""
+    calls, gaps = shown
+    assert Gaps().once(lambda: 3) == 3
+    assert gaps.once(lambda: 4) == 4
+    taken: list[int] = []
+
+    def interrupted() -> int:
+        taken.append(1)
+        with calls:
+            return 5
+
+    assert gaps.once(interrupted) is None
+    assert taken == [1]
+    assert gaps.overlaps == 0
+
+
 def test_a_sample_waits_for_the_end_of_a_call(shown: tuple[Traffic, Gaps], monkeypatch: pytest.MonkeyPatch) -> None:
     """While a call runs, nothing is taken."""
     calls, gaps = shown

@@ -13,7 +13,8 @@ from hub.plugin.graph import Cluster
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import Made, at, b, bf16, call, f, f16, f64, i32, i64, pos, u8
 from hub.testing.single import whole_cluster
-from hub.verification.inputs import DRAWN_SIZES, KINDS, copied, generated, span
+from hub.verification.inputs import DRAWN_SIZES, KINDS, copied, generated, slightly_larger, span
+from tests.functions import Of
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -221,6 +222,36 @@ def test_static_clusters_have_no_other_sizes() -> None:
     """Without symbolic sizes nothing can change."""
     cluster, inputs = case_cluster("aten.add.Tensor", call(f(4, 6), f(6)))
     assert made("another size", cluster, inputs) is None
+
+
+def test_slightly_larger_inputs_repeat_real_values() -> None:
+    """Only the long dimension grows, and an input without it is the given one."""
+    cluster, inputs = case_cluster("aten.add.Tensor", call(f(4, 20), f(4, 1)), dynamic=True)
+    found = list(slightly_larger(cluster, inputs))
+    assert len(found) == 5
+    for more, attempt in enumerate(found, 1):
+        larger, same = tensors(attempt)
+        assert larger.shape == (4, 20 + more)
+        assert torch.equal(larger.reshape(-1)[:80], inputs[0].reshape(-1))
+        assert same is inputs[1]
+        assert is_accepted(cluster, attempt)
+
+
+def test_short_dimensions_grow_if_there_are_no_long_ones() -> None:
+    """Otherwise nothing would change."""
+    cluster, inputs = case_cluster("aten.add.Tensor", call(f(4, 6), f(6)), dynamic=True)
+    assert [tuple(attempt[0].shape) for attempt in slightly_larger(cluster, inputs, most=2)] == [(5, 7), (6, 8)]
+
+
+def test_masked_indices_get_no_other_sizes() -> None:
+    """Where a mask hides indices that are out of range, no eager operator would report those that it does not hide."""
+
+    def function(x: torch.Tensor, mask: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._unsafe_masked_index(x, mask, [index], 0.0)
+
+    given = torch.randn(20), torch.ones(4, 20, dtype=torch.bool), torch.arange(20)
+    cluster, inputs = whole_cluster(Of(function), given, dynamic=True)
+    assert list(slightly_larger(cluster, inputs)) == []
 
 
 def test_copies_keep_gaps_and_overlaps() -> None:

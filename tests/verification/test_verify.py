@@ -538,6 +538,18 @@ def test_an_error_on_infinities_alone_is_told_and_no_failure() -> None:
         thoroughly(case, giving_up(lambda x: not bool(x.any())))
 
 
+def test_lack_of_memory_on_infinities_is_no_difference() -> None:
+    """It says nothing about the executable."""
+
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        if not bool(x.isfinite().all()):
+            raise RunError("no room") from MemoryError()
+        return [x.relu()]
+
+    with pytest.raises(RunError, match="no room"):
+        thoroughly(case_cluster("aten.relu.default", call(f(8, 8))), run)
+
+
 def test_what_is_cut_off_with_leave_is_told_and_guards_nothing() -> None:
     """A backend whose settings accept saturation counts on real inputs; there, it must be right all the same."""
     cluster, inputs = case_cluster("aten.mul.Tensor", call(f(8, 8), f(8, 8)))

@@ -54,7 +54,7 @@ def left_by_a_daemon():
     before = leftovers()
     daemonize()
     return more(before)
-def die(): os.kill(os.getpid(), signal.SIGSEGV)
+def die(by=signal.SIGSEGV): os.kill(os.getpid(), by)
 def run_child(): return __import__("subprocess").run(["true"]).returncode
 
 def main():
@@ -106,7 +106,8 @@ def test_each_worker_is_a_process_of_its_own(server: ForkServer, tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("command", "facts", "said"), [("leave", {"code": 3}, "exit status 3"), ("die", {}, "killed by SIGSEGV")]
+    ("command", "facts", "said"),
+    [("leave", {"code": 3}, "exit status 3"), ("die", {}, "killed by SIGSEGV"), ("die", {"by": 35}, "killed by signal 35")],
 )
 def test_how_a_worker_ended_is_known(
     server: ForkServer, tmp_path: Path, command: str, facts: dict[str, int], said: str

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hub.errors import WorkerError
 from hub.workers.limits import Limits
 from hub.workers.pool import MAX_RESTING, Pool
 
@@ -144,3 +147,18 @@ def test_what_forks_workers_can_start_before_pytorch_is_imported() -> None:
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.split() == ["True", "True"]
+
+
+@pytest.mark.parametrize("lacking", ["folder", "descriptors"])
+def test_what_no_worker_can_start_without_is_a_workers_error(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    """Planning then goes on without workers; nothing stays open."""
+
+    def full(*_given: Any, **_more: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(pool, "_forking", lambda: None)
+    monkeypatch.setattr(*(("hub.workers.pool.scratch_folder", full) if lacking == "folder" else (os, "pipe", full)))
+    with pytest.raises(WorkerError, match=r"cannot be started: .*Too many open files"):
+        pool.lend("a", LIMITS)

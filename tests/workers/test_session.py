@@ -14,7 +14,7 @@ from hub.dispatch.codegen import Step
 from hub.errors import WorkerError
 from hub.partition.group import Group
 from hub.planning.race import MIN_ROUNDS, Race
-from hub.planning.schedule import reads, steps_for
+from hub.planning.steps import reads, steps_for
 from hub.plugin.backend import CompileSettings
 from hub.pricing import roofline
 from hub.testing.single import capture
@@ -88,6 +88,26 @@ class Workshop:
         return tuple(steps_for(self.graph, (Group("frail", self.names),), (name,)))
 
 
+PREPARING = """
+class Prepared(Run):
+    known = ()
+
+    def __call__(self, *inputs):
+        import time
+        from hub.plugin import InputRefused
+        shapes = [tuple(value.shape) for value in inputs if hasattr(value, "shape")]
+        if {refuses} and max(shape[0] for shape in shapes) > 20:
+            raise InputRefused("twenty rows at most")
+        if shapes not in self.known:
+            self.known = (*self.known, shapes)
+            time.sleep(0.4)
+        return super().__call__(*inputs)
+
+Frail.compile = lambda self, cluster, settings: Prepared(cluster)
+"""
+"""A backend that prepares each new combination of sizes in 0.4 s."""
+
+
 def raising(error: Exception) -> Callable[..., NoReturn]:
     """Return a function that raises."""
 
@@ -150,6 +170,27 @@ def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
     assert late.is_late
     runner = workshop.session.runners.build("frail", workshop.steps("whole"), (whole,), "frail", busy_wait=False)
     assert workshop.session.runners.time_runner(runner, 0.01).calls > 0
+
+
+@pytest.mark.parametrize(
+    ("tries_new_sizes", "refuses", "is_counted"),
+    [(True, False, True), (False, False, False), (True, True, False)],
+    ids=["counted", "not counted", "refused"],
+)
+def test_what_the_first_call_of_new_sizes_costs(
+    install_plugin: Callable[..., None], tries_new_sizes: bool, refuses: bool, is_counted: bool
+) -> None:
+    """Half the calls are taken to be the first of their sizes. Refused ones run in eager, and the plan stays."""
+    install_plugin("frail", PLUGIN + PREPARING.format(refuses=refuses))
+    captured = capture(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), (torch.ones(20, 8),), dynamic=True)
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        session.crew.start(["frail"])
+        session.runners.tries_new_sizes = tries_new_sizes
+        workshop = Workshop(session)
+        (whole,) = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
+        runner = session.runners.build("frail", workshop.steps("whole"), (whole,), "frail", busy_wait=False)
+        for _ in range(2):
+            assert (session.runners.time_runner(runner, 0.01).seconds >= 0.2) == is_counted
 
 
 def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Workshop) -> None:

@@ -6,5 +6,5 @@ entry (`entry`) that fits the inputs, and runs the plan. If there is none, the c
 
 `recorder` receives Dynamo's guards, `reads` turns them into objects to watch, `modes` compares the thread's own state, and
 `feeding` maps inputs to the graph's arguments and its outputs to the result. Users call `compile`. For `hub explain`,
-`attempt` finds out whether a model's calls would skip Dynamo.
+`why_dynamo` finds out whether a model's calls would skip Dynamo.
 """

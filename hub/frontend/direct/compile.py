@@ -16,7 +16,7 @@ import torch
 
 from hub.capture.call import OWN_SLOT, program_behind
 from hub.config.options import resolve
-from hub.errors import OptionError
+from hub.errors import OptionError, type_of
 from hub.frontend.direct.program import Program
 from hub.frontend.direct.reads import IS_HEAP_TYPE
 from hub.frontend.freezing import Frozen
@@ -164,7 +164,7 @@ def _check(model: Any) -> None:
     """Raise OptionError if the model cannot be compiled, or is compiled already."""
     name = type(model).__name__
     if isinstance(model, type) or not callable(model):
-        what, hint = f"a {name}", "pass a torch.nn.Module or a function"
+        what, hint = type_of(model), "pass a torch.nn.Module or a function"
         if isinstance(model, type):
             what, hint = f"the class {model.__name__}", f"pass an instance of it: {model.__name__}(...)"
         raise OptionError(f"{what} is neither a module nor a function", hint=hint)
@@ -177,7 +177,7 @@ def _check(model: Any) -> None:
     if getattr(model, "_compiled_call_impl", None) is not None:
         raise OptionError(f"the {name} is compiled in place already", hint="leave out model.compile()")
     if not hasattr(model, "__dict__") or isinstance(model, torch.jit.ScriptModule):
-        raise OptionError(f"a {name} cannot be given another class", hint="use torch.compile(model, backend='hub')")
+        raise OptionError(f"{type_of(model)} cannot be given another class", hint="use torch.compile(model, backend='hub')")
 
 
 def _examples(given: Any) -> Sequence[Any]:
@@ -185,7 +185,7 @@ def _examples(given: Any) -> Sequence[Any]:
     if given is None:
         return ()
     if not isinstance(given, (tuple, list)):
-        raise OptionError(f"example_inputs is a {type(given).__name__}, not a list of calls", hint=_ONE_CALL)
+        raise OptionError(f"example_inputs is {type_of(given)}, not a list of calls", hint=_ONE_CALL)
     return cast("Sequence[Any]", given)
 
 
@@ -194,9 +194,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), cast("Mapping[str, Any]", inputs)
     if not isinstance(inputs, (tuple, list)):
-        raise OptionError(
-            f"example_inputs has a {type(inputs).__name__}, not a tuple of arguments or a dict", hint=_ONE_CALL
-        )
+        raise OptionError(f"example_inputs has {type_of(inputs)}, not a tuple of arguments or a dict", hint=_ONE_CALL)
     return tuple(cast("Sequence[Any]", inputs)), {}
 
 

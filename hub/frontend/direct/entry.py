@@ -112,7 +112,7 @@ class Entry:
                 return None
         for at, first in self._plain:
             leaf = leaves[at]
-            if type(leaf) is not type(first) or leaf != first or (type(leaf) is float and _sign(leaf) != _sign(first)):
+            if not are_equal(leaf, first):
                 return None
         tensors = tuple([leaves[at] for at in self._tensors])
         if not self._fit(*tensors) or not have_no_attributes(tensors) or not self._modes.hold():
@@ -169,6 +169,6 @@ def _kind(leaf: object) -> Any:
     return leaf if isinstance(leaf, (str, bool)) else type(leaf)
 
 
-def _sign(value: float) -> str:
-    """Return a character that distinguishes -0.0 from 0.0."""
-    return str(value)[:1]
+def are_equal(leaf: Any, first: Any) -> bool:
+    """Return whether an input that is no tensor is what it was when the path was made. -0.0 and 0.0 differ."""
+    return type(leaf) is type(first) and leaf == first and (type(leaf) is not float or str(leaf)[0] == str(first)[0])

@@ -202,9 +202,7 @@ class Program:
         start = time.perf_counter()
         with TRAFFIC:  # timing that goes on while the model runs waits for gaps between calls
             result = self.function(*args, **kwargs)
-        self._spent_s[kind] = self._spent_s.pop(kind, 0.0) + time.perf_counter() - start
-        while len(self._spent_s) > MAX_MISSED:
-            self._spent_s.pop(next(iter(self._spent_s)))
+        _note(self._spent_s, kind, self._spent_s.get(kind, 0.0) + time.perf_counter() - start)
         self.why_dynamo = f"inputs of this kind run in eager until that took {PATIENCE:.0%} of what a capture takes"
         return result
 
@@ -286,14 +284,24 @@ class Program:
                 return True
         except TypeError:  # an input that cannot be hashed or compared
             return False
-        self._missed[key] = None
-        while len(self._missed) > MAX_MISSED:
-            self._missed.pop(next(iter(self._missed)))
+        _note(self._missed, key, None)
         return False
 
     def _wait_longer(self) -> None:
         self._pause = min(max(1, 2 * self._pause), MAX_PAUSE)
         self._to_wait = self._pause
+
+
+def _note(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value under the newest key, and not more than `MAX_MISSED` values."""
+    with _NOTING:
+        kept.pop(key, None)
+        kept[key] = value
+        while len(kept) > MAX_MISSED:
+            kept.pop(next(iter(kept)))
+
+
+_NOTING = freed_in_forks(threading.Lock())
 
 
 def _entered(model: Any) -> tuple[Any, ...]:

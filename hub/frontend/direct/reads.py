@@ -23,6 +23,7 @@ from typing import Any, cast
 import torch
 
 from hub.capture.call import OWN_SLOT
+from hub.errors import type_of
 from hub.torch_private import Guard, GuardFilterEntry, Source, get_closure_vars
 from hub.torch_private import dynamo_sources as sources
 
@@ -256,7 +257,7 @@ def _at_root(source: Source, scope: Mapping[str, Any], reads: Reads) -> Any:
         return scope["L"][source.local_name]
     if isinstance(source, sources.ConstantSource):
         return MISSING
-    return Unwatched("", f"it begins at a {type(source).__name__}")
+    return Unwatched("", f"it begins at {type_of(source)}")
 
 
 def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *, is_copy: bool) -> Any:
@@ -283,7 +284,7 @@ def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *
     if member is not None and issubclass(type(holder), collections.OrderedDict):
         reads.objects[id(holder)] = holder
     if member is not None and not _is_kept(holder, member, value):
-        return Unwatched("", f"a {type(holder).__name__} computes {member}, or stores it where changes cannot be seen")
+        return Unwatched("", f"{type_of(holder)} computes {member}, or stores it where changes cannot be seen")
     return value
 
 
@@ -336,12 +337,7 @@ def _value(source: Source, holder: Any, scope: Mapping[str, Any]) -> Any:
         return holder[source.index]
     if getattr(source, "name", "") and type(source).__name__.endswith("NNModuleSource"):
         return holder
-    try:
-        return eval(source.name, {**get_closure_vars(), **scope})
-    except (AttributeError, KeyError, IndexError):
-        raise
-    except Exception as error:  # an expression of Dynamo's may raise anything once the model has changed
-        raise KeyError(source.name) from error
+    return eval(source.name, {**get_closure_vars(), **scope})  # may raise anything once the model has changed
 
 
 def _note_all(value: Any, reads: Reads, *, is_deep: bool) -> str:
@@ -389,7 +385,7 @@ def _note_new(value: Any, reads: Reads) -> str:
 def _note_tensor(tensor: torch.Tensor, reads: Reads) -> str:
     """Watch the form of a tensor and its attributes. Return as `_note` does."""
     if type(tensor) not in _TENSORS:
-        return f"changes of a {type(tensor).__name__} cannot be seen"
+        return f"changes of {type_of(tensor)} cannot be seen"
     if tensor.is_inference():  # reading its version counter would abort the process
         return "PyTorch does not count writes to a tensor that was made in inference mode"
     reads.tensors[id(tensor)] = tensor
@@ -468,9 +464,9 @@ def _note_instance(value: object, reads: Reads) -> str:
         return ""
     if hidden := next((base for base in kind.__mro__ if _hides_state(base)), None):
         slots = [name for name, one in vars(hidden).items() if isinstance(one, types.MemberDescriptorType)]
-        return f"a {kind.__name__} stores {slots[0] if slots else 'something'} in a slot, whose changes cannot be seen"
+        return f"{type_of(value)} stores {slots[0] if slots else 'something'} in a slot, whose changes cannot be seen"
     if _has_hidden_order(value):
-        return f"the order of a {kind.__name__} can change unseen"
+        return f"the order of {type_of(value)} can change unseen"
     if issubclass(kind, list):
         reads.lists[id(value)] = cast("Any", value)
     if issubclass(kind, dict):

@@ -19,7 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from hub.discovery.plugins import Plugin
 from hub.discovery.registry import registry
 from hub.discovery.trial import registered
-from hub.errors import HubError
+from hub.errors import HubError, type_of
 from hub.plugin.backend import Backend, BackendInfo, Executable, overrides
 from hub.plugin.entry import Entry
 from hub.plugin.hooks import PROJECT
@@ -72,10 +72,10 @@ def _registration_problems(entry: Entry) -> list[str]:
 
 def _claims(info: Any) -> Iterator[tuple[bool, str]]:
     """Yield what must hold for a `BackendInfo`, whose fields a plugin may have filled with anything."""
-    yield isinstance(info, BackendInfo), f"hub_backends() returned a {type(info).__name__}, not a BackendInfo"
+    yield isinstance(info, BackendInfo), f"hub_backends() returned {type_of(info)}, not a BackendInfo"
     yield _matches(_NAME, info.name), f"name {info.name!r} is not a short lower-case word"
     yield _matches(_PATH, info.factory), f'factory {info.factory!r} has not the form "package.module:callable"'
-    yield isinstance(info.summary, str), f"summary is a {type(info.summary).__name__}, text expected"
+    yield isinstance(info.summary, str), f"summary is {type_of(info.summary)}, text expected"
     yield (
         not info.operators or _matches(_PATH, info.operators),
         f"operators {info.operators!r} is not of the form module:TABLE",
@@ -207,5 +207,5 @@ def _probed(target: Target) -> Finding:
     except Exception as error:  # noqa: BLE001 - anything a plugin raises is the finding
         return failed("handshake", PROBE, trouble(error))
     if not isinstance(answer, Support):
-        return failed("handshake", PROBE, f"probe() returned a {type(answer).__name__}, not a Support")
+        return failed("handshake", PROBE, f"probe() returned {type_of(answer)}, not a Support")
     return passed("handshake", PROBE) if answer.accepted else failed("handshake", PROBE, answer.reason)

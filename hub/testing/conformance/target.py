@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from hub.discovery.registry import load_attribute, registry
-from hub.errors import ContractError
+from hub.errors import ContractError, type_of
 from hub.plugin.backend import Backend, CompileSettings, Executable
 from hub.plugin.entry import Entry
 from hub.plugin.graph import Cluster
@@ -86,7 +86,7 @@ class Target:
                 continue
             answer = order_checked(self.backend, node, verdict_on(node))
             if not isinstance(answer, Support):
-                raise ContractError(f"supports() returned a {type(answer).__name__}, not a Support", backend=self.name)
+                raise ContractError(f"supports() returned {type_of(answer)}, not a Support", backend=self.name)
             if not answer.accepted:
                 if not answer.reason.strip():
                     raise ContractError(f"supports() refused {node.target} without a reason", backend=self.name)
@@ -102,9 +102,7 @@ class Target:
         """Compile a cluster. Raise what the backend raises, and ContractError if the result is not callable."""
         executable = cast("Any", self.backend.compile(cluster, SETTINGS))
         if not callable(executable):
-            raise ContractError(
-                f"compile() returned a {type(executable).__name__}, which is not callable", backend=self.name
-            )
+            raise ContractError(f"compile() returned {type_of(executable)}, which is not callable", backend=self.name)
         return cast("Executable", executable)
 
 
@@ -123,7 +121,7 @@ def table_of(entry: Entry) -> OperatorTable | None:
         return None
     table = load_attribute(entry.info.operators)
     if not isinstance(table, OperatorTable):
-        raise ContractError(f"{entry.info.operators} is a {type(table).__name__}, not a OperatorTable", backend=entry.name)
+        raise ContractError(f"{entry.info.operators} is {type_of(table)}, not an OperatorTable", backend=entry.name)
     return table
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hub.errors import type_of
 from hub.testing.operators.case import overload_of, read_outputs
 from hub.testing.operators.sample import Sample
 from hub.torch_private import pytree
@@ -89,7 +90,7 @@ def check_close(
 
 
 def _check_kind(where: str, got: Any, wanted: torch.Tensor) -> None:
-    assert isinstance(got, torch.Tensor), f"{where}: a {type(got).__name__}, a tensor expected"
+    assert isinstance(got, torch.Tensor), f"{where}: {type_of(got)}, a tensor expected"
     assert got.shape == wanted.shape, f"{where}: shape {list(got.shape)}, {list(wanted.shape)} expected"
     assert got.dtype == wanted.dtype, f"{where}: {got.dtype}, {wanted.dtype} expected"
     assert got.device == wanted.device, f"{where}: on {got.device}, {wanted.device} expected"

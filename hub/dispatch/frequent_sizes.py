@@ -65,7 +65,7 @@ class _Chosen:
         self.n_calls = 0
 
 
-class Sized:
+class FrequentSizes:
     """Dispatcher for calls of any sizes. Thread-safe."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Sized:
                 return
             self._pending, size.is_begun = size, True
         # Not a daemon: the process must wait for it at exit, since a thread must not be cut off inside a library.
-        threading.Thread(target=self._begun, args=(size, args), name="hub-sized").start()
+        threading.Thread(target=self._begun, args=(size, args), name="hub-frequent-sizes").start()
 
     def _begun(self, size: _Size, args: Sequence[Any]) -> None:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hub.planning.attempts import UNCALIBRATED, Attempt, deviation_of, most_promising
+from hub.planning.attempt_order import UNCALIBRATED, Attempt, deviation_of, most_promising
 
 NOBODY: Any = None
 

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 import hub
-from hub.dispatch import new_sizes
-from hub.dispatch.new_sizes import N_TRUSTED, NewSizes
+from hub.dispatch import check_new_sizes
+from hub.dispatch.check_new_sizes import N_TRUSTED, NewSizes
 from hub.errors import AccuracyError, HubWarning
 from hub.frontend.ownership import graphs_of
 from hub.verification.inputs import N_DRAWN, _size_drawn
+from tests.functions import OneCluster
 
 PLUGIN = """
 from pathlib import Path
@@ -53,18 +54,6 @@ BAD = (29, 8)
 WAIT_S = 240.0
 
 
-class Net(nn.Module):
-    """One cluster, whose first dim varies."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.linear(x)) * 2
-
-
 @pytest.fixture
 def stretchy(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Callable[..., Path]:
     """Return a function that installs the plugin, wrong at one size, and returns the file in which it logs call sizes."""
@@ -94,7 +83,7 @@ def call(model: nn.Module, run: Any, rows: int) -> None:
 @pytest.mark.parametrize("fault", ["outputs[0].view(-1)[0] += 0.01", "raise ValueError('of this size?')"])
 def test_a_size_that_is_wrong_demotes_it(stretchy: Callable[..., Path], fault: str) -> None:
     """The user gets eager's numbers in that very call, with a warning, and eager from then on, in later captures too."""
-    diary, model = stretchy(fault), Net().eval()
+    diary, model = stretchy(fault), OneCluster().eval()
     run = compiled(model)
     for rows in (5, 6, 17):
         call(model, run, rows)
@@ -114,7 +103,7 @@ def test_a_size_that_is_wrong_demotes_it(stretchy: Callable[..., Path], fault: s
 def test_strict_models_raise(stretchy: Callable[..., Path]) -> None:
     """With strict=True a wrong size is an error that names the sizes."""
     stretchy()
-    model = Net().eval()
+    model = OneCluster().eval()
     run = compiled(model, strict=True)
     with torch.no_grad():
         run(torch.randn(5, 8))
@@ -126,8 +115,8 @@ def runs_in_eager(model: nn.Module, run: Any, rows: int, monkeypatch: pytest.Mon
     """Return True if a call of the compiled model also runs the program in eager, for comparison."""
     seen: list[int] = []
     with monkeypatch.context() as patch:
-        real = new_sizes.Reference
-        patch.setattr(new_sizes, "Reference", lambda *given: (seen.append(1), real(*given))[1])
+        real = check_new_sizes.Reference
+        patch.setattr(check_new_sizes, "Reference", lambda *given: (seen.append(1), real(*given))[1])
         call(model, run, rows)
     return bool(seen)
 
@@ -135,7 +124,7 @@ def runs_in_eager(model: nn.Module, run: Any, rows: int, monkeypatch: pytest.Mon
 def test_each_new_combination_is_checked_once(stretchy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A combination that was right is not run in eager again, nor is the one that was verified while planning."""
     stretchy()
-    model = Net().eval()
+    model = OneCluster().eval()
     run = compiled(model)
     assert not runs_in_eager(model, run, 5, monkeypatch)
     assert runs_in_eager(model, run, 6, monkeypatch)
@@ -146,7 +135,7 @@ def test_each_new_combination_is_checked_once(stretchy: Callable[..., Path], mon
 def test_trust_is_earned(stretchy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """After enough combinations that were right, nothing is checked any more, and calls go straight to the executable."""
     stretchy()
-    model = Net().eval()
+    model = OneCluster().eval()
     run = compiled(model)
     for rows in range(30, 30 + N_TRUSTED):
         call(model, run, rows)
@@ -167,7 +156,7 @@ def served(model: nn.Module) -> Any:
 def test_trust_is_earned_beside_the_model(stretchy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough combinations of sizes are tried in a worker: no call runs the program in eager, too, after that."""
     stretchy("pass")
-    model = Net().eval()
+    model = OneCluster().eval()
     run = served(model)
     assert not any(runs_in_eager(model, run, rows, monkeypatch) for rows in (6, 77, 1000))
     assert f"right at {N_TRUSTED} combinations of sizes" in "\n".join(event.message for event in hub.plans(run)[-1].events)
@@ -176,7 +165,7 @@ def test_trust_is_earned_beside_the_model(stretchy: Callable[..., Path], monkeyp
 def test_a_size_that_is_wrong_is_found_beside_the_model(stretchy: Callable[..., Path]) -> None:
     """None of the user's calls has met it, and none will."""
     stretchy("pass\n        if sizes[0] in range(15, 23): outputs[0].view(-1)[0] += 0.01")
-    model = Net().eval()
+    model = OneCluster().eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HubWarning)
         run = served(model)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hub.dispatch import sized
+from hub.dispatch import frequent_sizes
+from hub.dispatch.frequent_sizes import MAX_PLANS, MIN_CALLS, N_TRIALS, FrequentSizes
 from hub.dispatch.recorded import Run
-from hub.dispatch.sized import MAX_PLANS, MIN_CALLS, N_TRIALS, Sized
 from hub.errors import CaptureError
 
 BOUND_S = 10.0
@@ -22,7 +22,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(sized.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(frequent_sizes.time, "perf_counter", lambda: self.now)
 
     def run(self, name: str, seconds: float | Callable[[Any], float]) -> Run:
         """Return a run that takes so many seconds and returns its name."""
@@ -58,7 +58,7 @@ class Model:
             self.begun.append(args[0])
             return begin(args)
 
-        self.call = Sized(general, (0,), 0.0, began, self.told.append)
+        self.call = FrequentSizes(general, (0,), 0.0, began, self.told.append)
 
     def calls(self, size: int, times: int) -> list[str]:
         """Call so often, and return which run answered each call. Wait for what has begun."""
@@ -66,7 +66,7 @@ class Model:
         for _ in range(times):
             names.append(self.call((size,))[0])
             for thread in threading.enumerate():
-                if thread.name == "hub-sized":
+                if thread.name == "hub-frequent-sizes":
                     thread.join(BOUND_S)
         return names
 
@@ -80,7 +80,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_sizes_that_come_often_get_the_faster_plan(clock: Clock) -> None:
     """It is begun once what it is hoped to gain is what planning takes, and not a call earlier."""
     model = Model(clock.run("general", 1.0), lambda _: Own(clock.run("own", 0.5)))
-    n_before = int(sized.MIN_PRICE_S / sized.EXPECTED_GAIN)
+    n_before = int(frequent_sizes.MIN_PRICE_S / frequent_sizes.EXPECTED_GAIN)
     assert model.calls(8, n_before - 1) == ["general"] * (n_before - 1)
     assert model.begun == []
     model.calls(8, 1)
@@ -165,15 +165,15 @@ def test_the_plan_that_gained_least_makes_room(clock: Clock) -> None:
 def test_storms_of_sizes_are_forgotten(clock: Clock) -> None:
     """What is remembered of sizes is bounded."""
     model = Model(clock.run("general", 1.0), lambda _: Own(clock.run("own", 0.5)))
-    for size in range(3 * sized.MAX_SIZES):
+    for size in range(3 * frequent_sizes.MAX_SIZES):
         model.calls(size, 1)
-    assert len(model.call._sizes) <= sized.MAX_SIZES
+    assert len(model.call._sizes) <= frequent_sizes.MAX_SIZES
     assert model.begun == []
 
 
 def test_threads_get_the_answer_of_their_own_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight threads call two sizes while plans for both are made and chosen."""
-    monkeypatch.setattr(sized, "MIN_PRICE_S", 0.001)
+    monkeypatch.setattr(frequent_sizes, "MIN_PRICE_S", 0.001)
 
     def run(name: str, seconds: float) -> Run:
         def call(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 from torch import nn
 
 import hub
-from hub.dispatch import sized
+from hub.dispatch import frequent_sizes
 from hub.frontend.ownership import graphs_of
 
 BACKENDS = ("onnxruntime", "disc")
@@ -36,10 +38,12 @@ class Encoder(nn.Module):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start plans after a few calls, however short these are, and choose one after a few more."""
-    monkeypatch.setattr(sized, "MIN_CALLS", 3)
-    monkeypatch.setattr(sized, "EXPECTED_GAIN", 1e9)
-    monkeypatch.setattr(sized, "N_TRIALS", TRIALS)
+    """Start plans after a few calls, however short these are, and choose them after a few more, whatever a clock says."""
+    monkeypatch.setattr(frequent_sizes, "MIN_CALLS", 3)
+    monkeypatch.setattr(frequent_sizes, "EXPECTED_GAIN", 1e9)
+    monkeypatch.setattr(frequent_sizes, "N_TRIALS", TRIALS)
+    falling = count(0, -1)  # the general plan's time is looked at first
+    monkeypatch.setattr(frequent_sizes, "statistics", SimpleNamespace(median=lambda _: next(falling)))
 
 
 def served(way: str, model: nn.Module, **options: Any) -> Any:
