@@ -60,9 +60,11 @@ class Taken(NamedTuple):
 
 def region_chain(size: int, rng: random.Random) -> RegionChain:
     """Return a chain of regions with costs of 0.1 to 0.9 ms each; entering a backend costs 20 to 200 us."""
-    inside_s = tuple(tuple(rng.uniform(1e-4, 9e-4) for _ in BACKENDS) for _ in range(size))
-    enter_s = tuple(tuple(rng.uniform(2e-5, 2e-4) for _ in BACKENDS) for _ in range(size))
-    return RegionChain(BACKENDS, inside_s, enter_s, (1e-3,) * size, mix_s=MIX_S)
+    inside_s = tuple((*(rng.uniform(1e-4, 9e-4) for _ in BACKENDS), 1e-3) for _ in range(size))
+    enter_s = tuple((*(rng.uniform(2e-5, 2e-4) for _ in BACKENDS), 0.0) for _ in range(size))
+    width = len(BACKENDS) + 1
+    switch_s = tuple(tuple(MIX_S * (row != column) for column in range(width)) for row in range(width))
+    return RegionChain((*BACKENDS, EAGER), inside_s, enter_s, switch_s=switch_s)
 
 
 def chain_problem(size: int, rng: random.Random) -> Problem:
@@ -207,8 +209,8 @@ def solved(kind: str, problem: Problem) -> Taken:
 def unrolled(chain: RegionChain) -> Taken:
     """Find the ten cheapest assignments of one chain of regions."""
     seconds, _ = seconds_of(lambda: k_best(chain, 10))
-    size = len(chain.eager_s)
-    return Taken("regions", size, size * len(chain.backends), "chain", seconds, 0.0)
+    size = len(chain.inside_s)
+    return Taken("regions", size, size * len(BACKENDS), "chain", seconds, 0.0)
 
 
 def exponent(rows: Sequence[Taken]) -> float:

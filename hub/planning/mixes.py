@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from hub.assign.chain import RegionChain, Route, WholePrice, k_best
+from hub.assign.chain import RegionChain, Route, k_best
 from hub.assign.problem import Candidate, Problem, Solution
 from hub.assign.solve import solve
 from hub.config.options import Options
@@ -179,21 +179,19 @@ class Mixer:
         for position, prices in enumerate(alone):
             copies_s = self._copies_s[position - 1] if position else 0.0
             split = {name: self._split(name, prices[name], shares[name], copies_s) for name in backends if name in prices}
-            inside.append(tuple(split[name][0] if name in split else None for name in backends))
-            enter.append(tuple(split[name][1] if name in split else 0.0 for name in backends))
-        eager = tuple(prices[EAGER] for prices in alone)
-        size = len(alone)
-        whole = [WholePrice(0, size, name, whole_s[name]) for name in backends if name in whole_s]
-        possible = tuple(one for one in whole if all(one.backend in prices for prices in alone))
-        return RegionChain(backends, tuple(inside), tuple(enter), eager, possible, switch_s=self._switch_s(backends))
+            inside.append((*(split[name][0] if name in split else None for name in backends), prices[EAGER]))
+            enter.append((*(split[name][1] if name in split else 0.0 for name in backends), 0.0))
+        possible = {name: whole_s[name] for name in backends if name in whole_s and all(name in prices for prices in alone)}
+        names = (*backends, EAGER)
+        return RegionChain(names, tuple(inside), tuple(enter), possible, self._switch_s(names))
 
     def _switch_s(self, backends: Sequence[str]) -> tuple[tuple[float, ...], ...]:
         """Return seconds to switch between thread pools, as measured by `hub doctor`; empty without pools."""
         if self._is_accelerated:
             return ()
-        names = (*backends, EAGER)
         return tuple(
-            tuple(mixing_s(self._profile, one, other) if self._profile.mix_s else MIX_S for other in names) for one in names
+            tuple(mixing_s(self._profile, one, other) if self._profile.mix_s else MIX_S for other in backends)
+            for one in backends
         )
 
     def _split(self, backend: str, alone_s: float, share: float | None, copies_s: float) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.assign.chain import RegionChain, Route, WholePrice, k_best, route_of
+from hub.assign.chain import RegionChain, Route, k_best, route_of
 from hub.assign.problem import CLUSTER_TIE_S, Candidate, Problem
 from hub.assign.solve import solve
 from hub.errors import PlanError
@@ -19,28 +19,23 @@ PRICES = st.integers(1, 60).map(lambda value: value * 1e-5)
 
 
 @st.composite
-def chains(draw: st.DrawFn, most_regions: int = 5, *, with_whole: bool = True) -> RegionChain:
-    """Draw a chain with up to three backends, some of which cannot run some regions, and prices of whole clusters."""
+def chains(draw: st.DrawFn, most_regions: int = 5, *, is_plain: bool = False) -> RegionChain:
+    """Draw a chain with up to three backends and eager, some of which cannot run some regions.
+
+    Unless it is plain, switching costs something, and backends that run every region may have a cost of the whole.
+    """
     size = draw(st.integers(1, most_regions))
     backends = ("a", "b", "c")[: draw(st.integers(1, 3))]
     maybe = st.one_of(PRICES, PRICES, PRICES, st.none())
-    inside_s = tuple(tuple(draw(maybe) for _ in backends) for _ in range(size))
-    enter_s = tuple(tuple(draw(PRICES) for _ in backends) for _ in range(size))
-    eager_s = tuple(draw(st.one_of(PRICES.map(lambda value: 2 * value), st.none())) for _ in range(size))
-    whole: dict[tuple[int, int, str], WholePrice] = {}
-    for _ in range(draw(st.integers(0, 4)) if with_whole else 0):
-        start = draw(st.integers(0, size - 1))
-        stop = draw(st.integers(start + 1, size))
-        backend = draw(st.sampled_from(backends))
-        if all(row[backends.index(backend)] is not None for row in inside_s[start:stop]):
-            whole[start, stop, backend] = WholePrice(start, stop, backend, draw(PRICES) * (stop - start))
-    mix_s = draw(st.sampled_from((0.0, 5e-5, 5e-4)))
-    width = len(backends) + 1
-    switches = (
-        draw(st.lists(PRICES, min_size=width * width, max_size=width * width)) if with_whole and draw(st.booleans()) else []
-    )
-    switch_s = tuple(tuple(switches[row * width : (row + 1) * width]) for row in range(width if switches else 0))
-    return RegionChain(backends, inside_s, enter_s, eager_s, tuple(whole.values()), mix_s, switch_s)
+    eager = st.one_of(PRICES.map(lambda value: 2 * value), st.none())
+    inside_s = tuple((*(draw(maybe) for _ in backends), draw(eager)) for _ in range(size))
+    enter_s = tuple((*(draw(PRICES) for _ in backends), 0.0) for _ in range(size))
+    able = [name for column, name in enumerate(backends) if all(row[column] is not None for row in inside_s)]
+    whole = [] if is_plain or not able else draw(st.lists(st.sampled_from(able), unique=True))
+    whole_s = {name: draw(PRICES) * size for name in whole}
+    width = 0 if is_plain or not draw(st.booleans()) else len(backends) + 1
+    switch_s = tuple(tuple(draw(PRICES) for _ in range(width)) for _ in range(width))
+    return RegionChain((*backends, "eager"), inside_s, enter_s, whole_s, switch_s)
 
 
 def cheapest(chain: RegionChain) -> Route | None:
@@ -52,8 +47,7 @@ def possible(chain: RegionChain) -> Iterator[Route]:
     """Return every assignment that can run, with its price."""
     choices = [
         [name for name, cost_s in zip(chain.backends, inside_s, strict=True) if cost_s is not None]
-        + ([chain.eager] if alone_s is not None else [])
-        for inside_s, alone_s in zip(chain.inside_s, chain.eager_s, strict=True)
+        for inside_s in chain.inside_s
     ]
     return (route_of(chain, backends) for backends in itertools.product(*choices))
 
@@ -76,23 +70,23 @@ def test_the_best_few_are_the_first_of_all(chain: RegionChain, k: int) -> None:
 
 def as_intervals(chain: RegionChain) -> Problem:
     """Return the same choice with every interval of every backend as a candidate."""
-    size = len(chain.eager_s)
+    size = len(chain.inside_s)
     candidates = [
         Candidate(tuple(range(start, stop)), name, chain.enter_s[start][column] + sum(prices))
         for start in range(size)
         for stop in range(start + 1, size + 1)
-        for column, name in enumerate(chain.backends)
+        for column, name in enumerate(chain.backends[:-1])
         if None not in (prices := [row[column] for row in chain.inside_s[start:stop]])
     ]
-    eager_s = tuple(0.0 if value is None else value for value in chain.eager_s)
-    required = frozenset(region for region, value in enumerate(chain.eager_s) if value is None)
-    return Problem(((), *((region,) for region in range(size - 1))), eager_s, tuple(candidates), required, chain.mix_s)
+    eager_s = tuple(row[-1] or 0.0 for row in chain.inside_s)
+    required = frozenset(region for region, row in enumerate(chain.inside_s) if row[-1] is None)
+    return Problem(((), *((region,) for region in range(size - 1))), eager_s, tuple(candidates), required)
 
 
 @settings(deadline=None, max_examples=150)
-@given(chains(16, with_whole=False))
+@given(chains(16, is_plain=True))
 def test_regions_agree_with_intervals(chain: RegionChain) -> None:
-    """Without whole prices, the cheapest assignment costs what the best choice of all intervals costs."""
+    """Without costs of wholes, the cheapest assignment costs what the best choice of all intervals costs."""
     route, solution = cheapest(chain), solve(as_intervals(chain))
     assert (route is None) == (solution is None)
     if route is not None and solution is not None:
@@ -105,8 +99,8 @@ def test_regions_agree_with_intervals(chain: RegionChain) -> None:
 @given(chains())
 def test_switching_is_paid_at_every_change(chain: RegionChain) -> None:
     """An assignment costs each change of backend as its row and column say, and the first region changes from nothing."""
-    width = len(chain.backends) + 1
-    names = (*chain.backends, chain.eager)
+    names = chain.backends
+    width = len(names)
     dear = replace(chain, switch_s=tuple(tuple(1.0 + row + column for column in range(width)) for row in range(width)))
     free = replace(chain, switch_s=())
     for route in itertools.islice(possible(dear), 20):
@@ -117,11 +111,12 @@ def test_switching_is_paid_at_every_change(chain: RegionChain) -> None:
 
 
 PLAIN = RegionChain(
-    backends=("a", "b"),
-    inside_s=((1e-3, 2e-3), (2e-3, 1e-3)),
-    enter_s=((1e-4, 1e-4), (1e-4, 1e-4)),
-    eager_s=(9e-3, 9e-3),
+    backends=("a", "b", "eager"),
+    inside_s=((1e-3, 2e-3, 9e-3), (2e-3, 1e-3, 9e-3)),
+    enter_s=((1e-4, 1e-4, 0.0), (1e-4, 1e-4, 0.0)),
 )
+DEAR = ((0.0, 5e-3, 5e-3), (5e-3, 0.0, 5e-3), (5e-3, 5e-3, 0.0))
+"""Seconds of switching that no choice of regions saves."""
 
 
 def test_each_region_goes_where_it_is_cheapest() -> None:
@@ -129,37 +124,39 @@ def test_each_region_goes_where_it_is_cheapest() -> None:
     assert cheapest(PLAIN) == (pytest.approx(2.2e-3), 2, ("a", "b"))
 
 
-def test_mixing_can_cost_more_than_it_saves() -> None:
+def test_switching_can_cost_more_than_it_saves() -> None:
     """Where a second backend costs more than it saves, one backend takes all."""
-    best = cheapest(replace(PLAIN, mix_s=5e-3))
+    best = cheapest(replace(PLAIN, switch_s=DEAR))
     assert best is not None
     assert best.backends == ("a", "a")
 
 
-def test_a_whole_price_replaces_the_sum() -> None:
+def test_a_cost_of_the_whole_replaces_the_sum() -> None:
     """A cluster that was measured in one piece costs what was measured, cheaper or dearer than its regions' sum."""
-    cheap, dear = (replace(PLAIN, whole=(WholePrice(0, 2, "b", cost_s),), mix_s=5e-3) for cost_s in (1e-3, 8e-3))
+    cheap, dear = (replace(PLAIN, whole_s={"b": cost_s}, switch_s=DEAR) for cost_s in (1e-3, 8e-3))
     assert k_best(cheap, 1)[0] == (1e-3, 1, ("b", "b"))
     assert {route.backends: route.cost_s for route in k_best(dear, 9)}["b", "b"] == 8e-3
 
 
 def test_a_region_that_nothing_takes_leaves_no_assignment() -> None:
     """There is no assignment where a region has neither a backend nor eager."""
-    stuck = replace(PLAIN, inside_s=((1e-3, 1e-3), (None, None)), eager_s=(1e-3, None))
+    stuck = replace(PLAIN, inside_s=((1e-3, 1e-3, 1e-3), (None, None, None)))
     assert cheapest(stuck) is None
+    with pytest.raises(PlanError, match="region 1 cannot run there"):
+        route_of(stuck, ("a", "a"))
 
 
 def test_k_best_is_deterministic() -> None:
     """The same chain gives the same assignments in the same order, ties included."""
-    even = RegionChain(("a", "b", "c"), ((1e-3,) * 3,) * 6, ((0.0,) * 3,) * 6, (1e-3,) * 6)
+    even = RegionChain(("a", "b", "c", "eager"), ((1e-3,) * 4,) * 6, ((0.0,) * 4,) * 6)
     assert k_best(even, 50) == k_best(replace(even), 50)
     assert k_best(even, 1)[0].backends == ("eager",) * 6
 
 
 def test_long_chains_are_unrolled() -> None:
     """A thousand regions and four backends give ten distinct assignments in order."""
-    inside_s = tuple(tuple(1e-4 * (1 + (region * 7 + column * 3) % 5) for column in range(4)) for region in range(1000))
-    chain = RegionChain(tuple("abcd"), inside_s, ((2e-4,) * 4,) * 1000, (1e-3,) * 1000, mix_s=1e-3)
+    inside_s = tuple((*(1e-4 * (1 + (region * 7 + column * 3) % 5) for column in range(4)), 1e-3) for region in range(1000))
+    chain = RegionChain((*"abcd", "eager"), inside_s, ((*(2e-4,) * 4, 0.0),) * 1000)
     found = k_best(chain, 10)
     assert len({route.backends for route in found}) == 10
     assert list(map(objective_s, found)) == pytest.approx(sorted(map(objective_s, found)), rel=1e-12)
@@ -168,18 +165,20 @@ def test_long_chains_are_unrolled() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"eager_s": (1e-3,)},
-        {"backends": ("a", "a")},
-        {"backends": ("a", "eager")},
+        {"enter_s": ((1.0, 1.0, 1.0),)},
+        {"backends": ("a", "a", "eager")},
+        {"backends": ("a", "eager", "eager")},
         {"enter_s": ((1.0,), (1.0,))},
-        {"eager_s": (1e-3, float("inf"))},
-        {"mix_s": -1.0},
-        {"whole": (WholePrice(0, 3, "a", 1.0),)},
-        {"whole": (WholePrice(0, 1, "c", 1.0),)},
-        {"whole": (WholePrice(0, 2, "b", 1.0),), "inside_s": ((1.0, 1.0), (1.0, None))},
+        {"enter_s": ((1.0, 1.0, float("inf")),) * 2},
+        {"switch_s": ((0.0,) * 3,)},
+        {"switch_s": ((0.0, float("nan"), 0.0),) * 3},
+        {"whole_s": {"eager": 1.0}},
+        {"whole_s": {"c": 1.0}},
+        {"whole_s": {"b": float("nan")}},
+        {"whole_s": {"b": 1.0}, "inside_s": ((1.0, 1.0, 1.0), (1.0, None, 1.0))},
     ],
 )
 def test_a_chain_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
-    """Prices that are missing, no numbers, or for clusters that cannot run raise PlanError."""
+    """Costs that are missing, no numbers, or for clusters that cannot run raise PlanError."""
     with pytest.raises(PlanError, match="region chain"):
         replace(PLAIN, **wrong)
