@@ -182,13 +182,13 @@ def further_clusters() -> dict[str, float]:
     from hub.discovery.registry import registry
     from hub.dispatch.assemble import assemble
     from hub.planning.make import Maker
-    from hub.report.progress import SilentProgress
+    from hub.report.progress import Progress
     from hub.testing.single import capture
 
     model, x = Chain(CHAIN).eval(), torch.randn(SIZE, SIZE)
     force = {"aten.linear": "onnxruntime", "aten.relu": "openvino"}
     captured = capture(model, (x,))
-    maker = Maker(captured.graph, "inference", Options(tune="off", force=force), registry(), SilentProgress())
+    maker = Maker(captured.graph, "inference", Options(tune="off", force=force), registry(), Progress())
     made = maker.make(captured.inputs)
     run = assemble(captured.graph, made.steps, made.loaded).run
     alone = {name: (lambda item=item: item.executable(x)) for name, item in made.loaded.items()}

@@ -38,7 +38,7 @@ from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Graph
 from hub.pricing.features import EAGER_S, VERSION, features_of
 from hub.pricing.roofline import settle_peaks
-from hub.report.progress import SilentProgress
+from hub.report.progress import Progress
 from hub.testing.single import capture
 from hub.torch_private import BackendCompilerFailed, dynamo_config
 from hub.workers.candidate import Candidate
@@ -137,7 +137,7 @@ def measured(name: str, options: Options, folder: Path, table: dict[str, Any]) -
     }
     with Session(sample, threads, limits_of(options.workers), options=options) as session:
         context = PlanningContext(
-            sample, options, threads, found, folder / "artifacts", store, SilentProgress(), session, session
+            sample, options, threads, found, folder / "artifacts", store, Progress(), session, session
         )
         session.crew.start([EAGER])
         session.crew.await_start(EAGER)

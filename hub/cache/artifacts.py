@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from filelock import FileLock
 
-from hub.cache.seals import sealed, unsealed
+from hub.cache.seals import sealed, unsealed, write_sealed
 from hub.cache.trust import distrust, distrust_root
 from hub.errors import CacheError, HubError, words_of
 from hub.report.numbers import megabytes
@@ -198,14 +198,8 @@ def renew_seal(folder: Path, facts: Mapping[str, Any]) -> None:
     with contextlib.suppress(OSError, NotImplementedError), _locked(folder):
         if not (seal := seal_of(folder)):
             return
-        text = sealed({**seal, "about": {**seal.get("about", {}), **facts}})
-        descriptor, name = tempfile.mkstemp(dir=folder.parent, prefix=PARTIAL)  # outside: a file inside would be one more
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(text)
-            Path(name).replace(folder / SEAL)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        partial = folder.parent / PARTIAL  # outside: a file inside would be one more
+        write_sealed(folder / SEAL, {**seal, "about": {**seal.get("about", {}), **facts}}, partial)
 
 
 def _places(folder: Path) -> tuple[Path, ...]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hub.cache.artifacts import PARTIAL
-from hub.cache.seals import sealed, unsealed
+from hub.cache.seals import unsealed, write_sealed
 from hub.cache.trust import distrust, distrust_root
 from hub.errors import CacheError, words_of
 
@@ -87,15 +86,7 @@ def write_imports(root: Path, found: Mapping[str, Imported]) -> None:
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     if reason := distrust_root(root):
         raise CacheError(f"the cache folder is not used: {reason}")
-    handle, partial = tempfile.mkstemp(dir=root, prefix=LEFTOVERS)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(sealed({"imports": {mark: asdict(one) for mark, one in found.items()}}))
-        Path(partial).replace(root / IMPORTS)
-    except OSError:
-        with contextlib.suppress(OSError):
-            Path(partial).unlink()
-        raise
+    write_sealed(root / IMPORTS, {"imports": {mark: asdict(one) for mark, one in found.items()}}, root / LEFTOVERS)
 
 
 def forget_faults(root: Path, plugin: str | None = None) -> int:

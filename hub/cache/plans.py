@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from hub.cache.artifacts import PARTIAL
-from hub.cache.seals import sealed, unsealed
+from hub.cache.seals import unsealed, write_sealed
 from hub.cache.trust import distrust
 from hub.errors import PlanError, words_of
 from hub.plan import Plan
@@ -54,12 +51,5 @@ def write_plan(path: Path, plan: Plan) -> None:
     """Write a sealed plan atomically. Raises OSError."""
     made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(sealed({"key": path.stem, "made": made, "plan": json.loads(plan.to_json())}))
-        Path(partial).replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            Path(partial).unlink()
-        raise
+    facts = {"key": path.stem, "made": made, "plan": json.loads(plan.to_json())}
+    write_sealed(path, facts, path.with_name(PARTIAL))

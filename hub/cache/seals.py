@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 _FORM = '{{"sha256": "{digest}", "sealed": {body}}}\n'
@@ -18,6 +21,21 @@ def sealed(facts: Mapping[str, Any]) -> str:
     """Return plain JSON facts as a sealed text, in ASCII."""
     body = json.dumps(facts, sort_keys=True)
     return _FORM.format(digest=_digest(body), body=body)
+
+
+def write_sealed(path: Path, facts: Mapping[str, Any], partial: Path) -> None:
+    """Write a sealed text atomically. Raises OSError.
+
+    Until it is complete, it is a file whose path begins with `partial`, on the same file system.
+    """
+    handle, name = tempfile.mkstemp(dir=partial.parent, prefix=partial.name)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(sealed(facts))
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def unsealed(data: bytes) -> dict[str, Any] | None:

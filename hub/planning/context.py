@@ -170,7 +170,7 @@ def candidate_plan(context: PlanningContext, assignment: Assignment) -> Candidat
 def may_busy_wait(graph: Graph, assignment: Assignment) -> bool:
     """Return whether one cluster does all the computing, so that its busy-waiting threads take cores from no other code."""
     rest = (graph.by_name[name] for found in assignment.groups if found.backend == EAGER for name in found.nodes)
-    return len(assignment.clusters) == 1 and all(is_trivial(node) or _is_size(graph, node.name) for node in rest)
+    return len(assignment.clusters) == 1 and all(is_trivial(node) or is_size(graph, node.name) for node in rest)
 
 
 def is_on_accelerators(graph: Graph) -> bool:
@@ -179,5 +179,6 @@ def is_on_accelerators(graph: Graph) -> bool:
     return bool(kinds) and "cpu" not in kinds
 
 
-def _is_size(graph: Graph, name: str) -> bool:
+def is_size(graph: Graph, name: str) -> bool:
+    """Return True for arithmetic on sizes: graphs with dynamic shapes have more of it, and only eager runs it."""
     return graph.pinned.get(name) is Pin.SIZES

@@ -21,9 +21,10 @@ from hub.partition.order import Place, needs, ordered
 from hub.partition.verdicts import Ask, Verdicts, ask_backends
 from hub.plan import DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.plan_file import EDITED, read_plans
+from hub.planning.context import is_size
 from hub.planning.evidence import Mode, inputs_of
 from hub.planning.steps import plain_names
-from hub.plugin.graph import Graph, Pin
+from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
 
 _AGAIN = "make the plan again with `hub explain MODEL -o FILE`"
@@ -94,7 +95,7 @@ def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
     planned = _planned_operators(plan)
     unknown = [name for name in planned if name not in {node.name for node in graph.nodes}]
     for position, node in enumerate(graph.nodes):
-        if node.name not in planned and _is_size(graph, node):
+        if node.name not in planned and is_size(graph, node.name):
             continue
         if node.name not in planned:
             message = f"node {node.name!r} is in the graph and not in the plan"
@@ -108,11 +109,6 @@ def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
         return Misfit(len(graph.nodes), message, unknown[0], f"delete it, or {_AGAIN}")
     message = _input_misfit(plan, graph)
     return Misfit(len(graph.nodes), message, None, _AGAIN) if message else None
-
-
-def _is_size(graph: Graph, node: fx.Node) -> bool:
-    """Return True for arithmetic on sizes: graphs with dynamic shapes have more of it, and only eager runs it."""
-    return graph.pinned.get(node.name) is Pin.SIZES
 
 
 def _planned_operators(plan: Plan) -> dict[str, str]:

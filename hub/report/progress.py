@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from hub.report.numbers import duration
 
@@ -21,20 +21,17 @@ if TYPE_CHECKING:
 VARIABLE = "HUB_PROGRESS"
 
 
-class Progress(Protocol):
-    """Receiver of the stages of one piece of work. Thread-safe; raises nothing."""
+class Progress:
+    """Receiver of the stages of one piece of work, which shows nothing. Thread-safe; raises nothing."""
 
     def stage(self, name: str, total: int | None = None) -> None:
         """Begin a stage and end the previous one: "compile", of `total` steps, None if the number is unknown."""
-        ...
 
     def advance(self, detail: str = "") -> None:
         """Count one step of the current stage: "c3 openvino"."""
-        ...
 
     def done(self) -> None:
         """End the display. May be called more than once."""
-        ...
 
 
 def progress_for(subject: str, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Progress:
@@ -47,7 +44,7 @@ def progress_for(subject: str, environ: Mapping[str, str] | None = None, stream:
     if wanted not in ("live", "plain", "off"):
         wanted = "live" if _is_terminal(target) else "off"
     forms = {"live": LiveProgress, "plain": PlainProgress}
-    return Unfailing(forms[wanted](subject, target)) if wanted in forms else SilentProgress()
+    return Unfailing(forms[wanted](subject, target)) if wanted in forms else Progress()
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -55,19 +52,6 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty()
     except (AttributeError, ValueError):  # replaced or closed streams, as under some servers
         return False
-
-
-class SilentProgress(Progress):
-    """Progress without output."""
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        """Do nothing."""
-
-    def advance(self, detail: str = "") -> None:
-        """Do nothing."""
-
-    def done(self) -> None:
-        """Do nothing."""
 
 
 class PlainProgress(Progress):
@@ -191,4 +175,4 @@ class Unfailing(Progress):
             yield
         except Exception:  # noqa: BLE001 - an exception in a display costs the display only
             # A closed stream, or a second live display on the same terminal: neither is worth a failed compilation.
-            self._inner = SilentProgress()
+            self._inner = Progress()

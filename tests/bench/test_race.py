@@ -17,7 +17,7 @@ from hub.bench.result import Benchmark, Interval, Result, against_others, ranked
 from hub.bench.table import benchmark_text
 from hub.bench.whole import benchmark
 from hub.errors import AccuracyError, HubError
-from hub.report.progress import SilentProgress
+from hub.report.progress import Progress
 
 PEERS = """
 import os, traceback
@@ -70,7 +70,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Race:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         task = Task("mlp", batch=4, threads=1, rounds=3, block_s=0.005, small=True)
-        return race(field, task, SilentProgress())
+        return race(field, task, Progress())
 
 
 def result(outcome: Race, name: str) -> Result:
@@ -120,7 +120,7 @@ def test_hopeless_contenders_get_few_rounds(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "slow_peers.py").write_text(SLOW_PEER)
     monkeypatch.syspath_prepend(tmp_path)
     task = Task("mlp", batch=4, threads=1, rounds=6, block_s=0.005, small=True)
-    found = race([Contender("eager"), Contender("slow", "slow_peers:slow")], task, SilentProgress())
+    found = race([Contender("eager"), Contender("slow", "slow_peers:slow")], task, Progress())
     fast, slow = ranked(found.results)
     assert (fast.name, len(fast.blocks_s), len(slow.blocks_s)) == ("eager", 6, 4)
     assert slow.to_best is not None
@@ -129,7 +129,7 @@ def test_hopeless_contenders_get_few_rounds(tmp_path: Path, monkeypatch: pytest.
 def test_a_backend_that_the_plan_does_not_use_is_not_left_out_again() -> None:
     """The hub without it would run the same plan, so it is not timed: its time is the hub's."""
     task = Task("mlp", given={"backends": ("eager",)}, threads=1, rounds=3, block_s=0.005, small=True, is_fresh=True)
-    whole, left_out = race(contenders(["hub-openvino"]), task, SilentProgress()).results
+    whole, left_out = race(contenders(["hub-openvino"]), task, Progress()).results
     assert whole.backends == ("eager",)
     assert (left_out.same_as, left_out.blocks_s, left_out.failure) == ("hub", (), "")
 
@@ -319,5 +319,5 @@ def test_a_folder_named_like_the_package_hides_nothing(tmp_path: Path, monkeypat
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "__init__.py").write_text("raise ImportError('the wrong hub')")
     monkeypatch.chdir(tmp_path)
-    found = race([Contender("eager")], Task("mlp", threads=1, rounds=3, block_s=0.005, small=True), SilentProgress())
+    found = race([Contender("eager")], Task("mlp", threads=1, rounds=3, block_s=0.005, small=True), Progress())
     assert found.results[0].failure == ""

@@ -32,7 +32,7 @@ from hub.plugin.graph import Cluster, Graph
 from hub.plugin.settings import BackendSettings
 from hub.plugin.table import ACCEPTED
 from hub.process.modes import modes
-from hub.report.progress import SilentProgress
+from hub.report.progress import Progress
 from hub.workers.in_process import InProcess
 from hub.workers.session import Session
 from hub.workers.transfer import Sample
@@ -711,7 +711,7 @@ def compiled_key(options: Options) -> dict[str, str]:
     sample = Sample(GRAPH, ())
     session, here = Session(sample, threads, limits_of(options.workers)), InProcess(sample, found)
     context = PlanningContext(
-        sample, options, threads, found, Path(), Measurements.open(Path("m"))[0], SilentProgress(), session, here
+        sample, options, threads, found, Path(), Measurements.open(Path("m"))[0], Progress(), session, here
     )
     return artifact_key(found.entries["triton"], context.settings(busy_wait=False))
 

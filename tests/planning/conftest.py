@@ -28,7 +28,7 @@ from hub.plugin.entry import Entry
 from hub.plugin.graph import Cluster, Graph
 from hub.plugin.table import ACCEPTED, Support, operator_name, refused
 from hub.pricing.roofline import Peaks
-from hub.report.progress import SilentProgress
+from hub.report.progress import Progress
 from hub.testing.single import capture
 from hub.workers.candidate import Candidate
 from hub.workers.in_process import InProcess
@@ -136,7 +136,7 @@ def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         sample = Sample(captured.graph, captured.inputs)
         folder = chosen.cache.root / "artifacts"
         session, here = Session(sample, 1, limits_of(chosen.workers), options=chosen), InProcess(sample, registry)
-        context = PlanningContext(sample, chosen, 1, registry, folder, measurements, SilentProgress(), session, here)
+        context = PlanningContext(sample, chosen, 1, registry, folder, measurements, Progress(), session, here)
         verdicts = ask_backends(captured.graph, registry, chosen, partial(here.answers, options=chosen))
         return Stage(context, verdicts, PriceBook(context), monkeypatch)
 

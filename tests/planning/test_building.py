@@ -20,7 +20,7 @@ from hub.plan import DecidedBy
 from hub.planning.building import Builder
 from hub.planning.context import PlanningContext, limits_of
 from hub.planning.decision import Decision
-from hub.report.progress import SilentProgress
+from hub.report.progress import Progress
 from hub.testing.single import capture
 from hub.workers.clock import Clock
 from hub.workers.session import Session
@@ -38,7 +38,7 @@ def test_a_piece_that_wins_is_saved(install_plugin: Callable[[str, str], None], 
     session = Session(sample, 1, limits_of(options.workers), options=options)
     with contextlib.closing(measurements), session:
         context = PlanningContext(
-            *(sample, options, 1, registry(), store.root / "artifacts", measurements, SilentProgress(), session, session)
+            *(sample, options, 1, registry(), store.root / "artifacts", measurements, Progress(), session, session)
         )
         found = Group("toy", tuple(node.name for node in captured.graph.nodes))
         settings = context.settings(busy_wait=False)

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from hub.report.progress import LiveProgress, PlainProgress, SilentProgress, Unfailing, progress_for
+from hub.report.progress import LiveProgress, PlainProgress, Progress, Unfailing, progress_for
 
 
 class Terminal(io.StringIO):
@@ -46,7 +46,7 @@ def test_a_terminal_gets_bars_that_vanish() -> None:
 def test_off_silences_a_terminal() -> None:
     """`HUB_PROGRESS=off` wins over the terminal, and an unknown word does not count."""
     assert shown({"HUB_PROGRESS": "off"}, Terminal()) == ""
-    assert isinstance(progress_for("graph0", {"HUB_PROGRESS": "loud"}, io.StringIO()), SilentProgress)
+    assert type(progress_for("graph0", {"HUB_PROGRESS": "loud"}, io.StringIO())) is Progress
 
 
 @pytest.mark.parametrize("form", [PlainProgress, LiveProgress])
@@ -65,5 +65,5 @@ def test_a_closed_stream_is_no_terminal() -> None:
     """Asking a closed stream what it is does not fail either."""
     stream = Terminal()
     stream.close()
-    assert isinstance(progress_for("graph0", {}, io.StringIO()), SilentProgress)
+    assert type(progress_for("graph0", {}, io.StringIO())) is Progress
     progress_for("graph0", {}, stream).done()

@@ -14,7 +14,7 @@ from typing import Any
 from hub.config.suggest import did_you_mean
 from hub.errors import HubError, OptionError, WorkerDied
 from hub.plugin.entry import installed_version
-from hub.report.progress import Progress, SilentProgress
+from hub.report.progress import Progress
 from hub.testing.conformance.finding import CHECKS, Finding, Verdict, failed, not_applicable
 from hub.testing.conformance.score import Score
 from hub.testing.conformance.step import HANDSHAKE, Description, Step
@@ -143,7 +143,7 @@ def check_backend(
     backend: str, *, only: Sequence[str] = (), limit_s: float = LIMIT_S, progress: Progress | None = None
 ) -> Score:
     """Run the suite on a backend and return its score. Raise HubError for an unknown name or check, or an invalid limit."""
-    shown = SilentProgress() if progress is None else progress
+    shown = Progress() if progress is None else progress
     findings: list[Finding] = []
     with Suite(backend, only=only, limit_s=limit_s) as suite:
         try:
