@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from hub.config.options import MAX_THREADS
 from hub.errors import PlanError, shortened
 from hub.process.accelerators import is_full
 
@@ -189,7 +190,7 @@ class Plan(_Value):
     inputs: tuple[str, ...] = ()
     """Type and shape of every input that is not a weight, in order: "float32[8, 128]"."""
     clusters: tuple[PlannedCluster, ...]
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=MAX_THREADS)] = 0
     """Threads of one call; 0, which appears only in plans edited by hand, means as many as PyTorch uses."""
     busy_wait: bool = False
     """True if the thread pool of the plan's only backend may busy-wait between calls."""

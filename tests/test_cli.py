@@ -114,7 +114,7 @@ def test_a_traceback_is_shown_on_request() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--threads", "two"), "option 'threads' (from the command line) must be a whole number of at least 1, got 'two'"),
+        (("--threads", "two"), "option 'threads' (from the command line) must be a whole number from 1 to 1024, got 'two'"),
         (("--force", "aten.softmax"), "option 'force' (from the command line) must be a mapping"),
         (("--tune", "hard"), "option 'tune' (from the command line) must be one of"),
         (("--backends", "a", "--exclude", "a"), "contradict each other"),

@@ -288,10 +288,11 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "wanted"),
     [
-        ("threads", "two", "a whole number of at least 1"),
-        ("threads", 0, "a whole number of at least 1"),
-        ("threads", True, "a whole number of at least 1"),
-        ("threads", 2.5, "a whole number of at least 1"),
+        ("threads", "two", "a whole number from 1 to 1024"),
+        ("threads", 0, "a whole number from 1 to 1024"),
+        ("threads", 1025, "a whole number from 1 to 1024"),
+        ("threads", True, "a whole number from 1 to 1024"),
+        ("threads", 2.5, "a whole number from 1 to 1024"),
         ("accuracy", 0.0, "a number above 0"),
         ("accuracy", float("nan"), "a number above 0"),
         ("strict", 1, "true or false"),

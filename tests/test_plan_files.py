@@ -161,6 +161,7 @@ def test_no_plan_is_no_file(tmp_path: Path) -> None:
         ('{"clusters": [{"backend": "a", "node": []}]}', "clusters.0.nodes: missing"),
         ('{"clusters": [], "thread": 2}', "thread: no such field; did you mean 'threads'?"),
         ('{"clusters": [], "threads": -2}', "threads: input should be greater than or equal to 0, got -2"),
+        ('{"clusters": [], "threads": 100000}', "threads: input should be less than or equal to 1024, got 100000"),
     ],
 )
 def test_a_wrong_file_names_itself_the_field_and_a_remedy(tmp_path: Path, text: str, message: str) -> None:

@@ -59,7 +59,7 @@ _FORMS: Mapping[str, _Form] = {
     "backends": _Form("names of backends", '["onnxruntime", "openvino"]', _names),
     "exclude": _Form("names of backends", '["inductor"]', _names),
     "force": _Form("a mapping from operators to backends", '{"aten.softmax": "eager"}', _pairs),
-    "threads": _Form("a whole number of at least 1", "2", int),
+    "threads": _Form("a whole number from 1 to 1024", "2", int),
     "accuracy": _Form("a number above 0", "0.001", float),
     "strict": _Form("true or false", "True", _truth),
     "shadow": _Form("a share of calls from 0 to 1", "0.01", float),

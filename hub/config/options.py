@@ -29,7 +29,7 @@ from hub.config.suggest import did_you_mean
 from hub.config.tables import CacheSettings, PathOrNone, WorkerSettings
 from hub.errors import OptionError
 
-__all__ = ["BUDGETS_S", "DEFAULT", "EXPLICIT", "Options", "check_backends", "resolve"]
+__all__ = ["BUDGETS_S", "DEFAULT", "EXPLICIT", "MAX_THREADS", "Options", "check_backends", "resolve"]
 
 EXPLICIT = "options="
 """Origin of settings that were given in the call itself."""
@@ -39,6 +39,9 @@ DEFAULT = "default"
 
 BUDGETS_S: Mapping[str, float] = {"off": 20.0, "fast": 20.0, "full": 600.0}
 """Seconds that planning may take, by `tune`, unless `budget_s` says otherwise."""
+
+MAX_THREADS = 1024
+"""Threads that one call may use at most. Libraries start as many as they are told, until the system has none left."""
 
 _EAGER = "eager"
 _Part = TypeVar("_Part", bound=BaseModel)
@@ -70,7 +73,7 @@ class Options(BaseModel):
     """Backends that are not allowed."""
     force: Annotated[dict[str, _Name], AfterValidator(_operator_keys)] = {}
     """Backend, or "eager", by operator ("aten.softmax") or overload ("aten.softmax.int"); the overload wins."""
-    threads: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None
     """Threads one call may use; None means as many as PyTorch uses."""
     accuracy: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Largest allowed max|error| / max|reference|; None means as exact as float32 eager."""
