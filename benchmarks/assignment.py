@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hub.assign.chain import RegionChain, k_best
-from hub.assign.problem import Candidate, Problem
-from hub.assign.solve import solve
 from hub.bench.machine import this_machine
 from hub.partition.group import EAGER, Group, group
 from hub.partition.regions import regions
+from hub.planning.assign.chain import RegionChain, k_best
+from hub.planning.assign.problem import Candidate, Problem
+from hub.planning.assign.solve import solve
 from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
 

@@ -24,7 +24,6 @@ import torch
 
 from hub.bench.machine import this_machine
 from hub.bench.zoo import build
-from hub.compilation.values import values_at
 from hub.discovery.registry import registry
 from hub.dispatch.busy_waiting import Calm
 from hub.partition.extract import extract
@@ -33,6 +32,7 @@ from hub.plugin.backend import CompileSettings, Executable
 from hub.plugin.graph import Cluster, Graph
 from hub.pricing.timing import time_call
 from hub.testing.single import Captured, capture, run
+from hub.workers.compilation.values import values_at
 
 RESULTS = Path(__file__).parent / "results" / "pairs.json"
 BACKENDS = ("disc", "inductor", "onnxruntime", "openvino", "tvm", "xla", "iree")

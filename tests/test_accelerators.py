@@ -24,7 +24,6 @@ from hub.bench.closeness import Difference
 from hub.bench.contenders import Contender
 from hub.bench.models import LoadedModel
 from hub.cache.measurements import Measurements
-from hub.compilation.values import values_at
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step, generate
 from hub.errors import CompileError, HubWarning
@@ -44,6 +43,7 @@ from hub.process.accelerators import accelerators_of, wait_for_values
 from hub.process.state import kept_state
 from hub.workers import tasks
 from hub.workers.candidate import Candidate
+from hub.workers.compilation.values import values_at
 from hub.workers.transfer import Sample
 from tests.toys import toy
 

@@ -6,13 +6,13 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from hub.compilation.build import note_later, note_sure_of_sizes
 from hub.dispatch.assemble import Run, fail_from_now_on, trust_sizes
 from hub.errors import text_of
 from hub.plan import Event, EventKind, Stage
 from hub.planning.later import Later, Outcome
 from hub.planning.make import Made
 from hub.workers.candidate import Candidate
+from hub.workers.compilation.build import note_later, note_sure_of_sizes
 
 
 class Running(Protocol):

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hub.cache.store import Store
-from hub.compilation.build import Built, build_cluster, changes_of, load_and_verify, plugin_edge
-from hub.compilation.report import Report
-from hub.compilation.values import values_at
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
@@ -28,6 +25,9 @@ from hub.plugin.graph import Cluster
 from hub.process.phases import Work
 from hub.process.state import HERE, WORKER, is_alone, kept_state, refusal_due_to_threads, told_changes
 from hub.workers.candidate import Candidate, Key
+from hub.workers.compilation.build import Built, build_cluster, changes_of, load_and_verify, plugin_edge
+from hub.workers.compilation.report import Report
+from hub.workers.compilation.values import values_at
 from hub.workers.session import Session
 from hub.workers.transfer import cut_sample
 

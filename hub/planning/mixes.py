@@ -13,9 +13,6 @@ from dataclasses import replace
 
 import torch
 
-from hub.assign.chain import RegionChain, Route, k_best
-from hub.assign.problem import Candidate, Problem, Solution
-from hub.assign.solve import solve
 from hub.config.options import Options
 from hub.partition.assignments import Assignment, assignment_by
 from hub.partition.group import EAGER, Group
@@ -23,6 +20,9 @@ from hub.partition.proposals import proposed
 from hub.partition.regions import Region, classes, coarsened, regions
 from hub.partition.verdicts import Verdicts
 from hub.plan import Search
+from hub.planning.assign.chain import RegionChain, Route, k_best
+from hub.planning.assign.problem import Candidate, Problem, Solution
+from hub.planning.assign.solve import solve
 from hub.planning.context import CandidatePlan, PlanningContext, candidate_plan
 from hub.planning.pricebook import PriceBook
 from hub.planning.sections import Section, sections_of

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hub.cache.measurements import Subject
-from hub.compilation.report import UNREPORTED, Report
 from hub.errors import CompileError, PluginError
 from hub.partition.group import Group
 from hub.plugin.backend import CompileSettings
 from hub.plugin.cost import Cost
+from hub.workers.compilation.report import UNREPORTED, Report
 
 Key = tuple[Group, CompileSettings]
 """Identity of a candidate: two candidates with equal keys are the same."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hub.compilation.values import values_at
 from hub.config.options import Options
 from hub.discovery.registry import Registry
 from hub.errors import WorkerError
@@ -17,6 +16,7 @@ from hub.partition.verdicts import Answers, answers
 from hub.plugin.backend import CompileSettings, overrides
 from hub.process.state import HERE, Said, kept_state, told_changes
 from hub.workers.candidate import Candidate, Done
+from hub.workers.compilation.values import values_at
 from hub.workers.transfer import Sample
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.compilation.build import compile_cluster, load_cluster, plugin_edge
 from hub.discovery.registry import registry
 from hub.errors import CompileError, PluginError
 from hub.partition.extract import extract
@@ -24,6 +23,7 @@ from hub.pricing.profile import fastest_s, measure_peaks
 from hub.pricing.timing import median_interval, time_call
 from hub.torch_private import FakeTensorMode
 from hub.workers.channel import serve
+from hub.workers.compilation.build import compile_cluster, load_cluster, plugin_edge
 
 CALLED_S = 0.1
 """Seconds for which a call on a 4x4 tensor is timed: thousands of calls."""

@@ -17,9 +17,6 @@ from typing import Any, cast
 import torch
 
 from hub.cache.artifacts import check_artifact
-from hub.compilation.build import build_cluster, leisure_of, load_cluster, plugin_edge, running
-from hub.compilation.report import Report
-from hub.compilation.values import values_at
 from hub.config.options import Options
 from hub.discovery.registry import Registry, registry
 from hub.dispatch.assemble import Assembled, Loaded, assemble
@@ -49,6 +46,9 @@ from hub.report.numbers import count
 from hub.verification.endurance import Leisure
 from hub.verification.inputs import slightly_larger
 from hub.workers.candidate import Candidate
+from hub.workers.compilation.build import build_cluster, leisure_of, load_cluster, plugin_edge, running
+from hub.workers.compilation.report import Report
+from hub.workers.compilation.values import values_at
 from hub.workers.transfer import Sample, read_sample
 
 

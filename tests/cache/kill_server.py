@@ -37,7 +37,6 @@ from hub.cache.keys import artifact_parts, digest_of
 from hub.cache.measurements import Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
 from hub.cache.upkeep import find_broken, prune
-from hub.compilation.build import build_cluster, load_and_verify
 from hub.discovery.registry import registry
 from hub.errors import PluginError
 from hub.partition.extract import extract
@@ -45,6 +44,7 @@ from hub.plan import Plan, PlannedCluster
 from hub.plugin.backend import CompileSettings
 from hub.plugin.cost import Cost
 from hub.plugin.graph import Cluster, Graph
+from hub.workers.compilation.build import build_cluster, load_and_verify
 
 BACKEND = "onnxruntime"
 SETTINGS = CompileSettings(threads=1)

@@ -13,7 +13,6 @@ import torch
 
 from hub import hookimpl
 from hub.cache.measurements import Measurements
-from hub.compilation.report import Report
 from hub.config.options import Options
 from hub.config.tables import CacheSettings
 from hub.discovery.plugins import Plugin
@@ -31,6 +30,7 @@ from hub.pricing.roofline import Peaks
 from hub.report.progress import Progress
 from hub.testing.single import capture
 from hub.workers.candidate import Candidate
+from hub.workers.compilation.report import Report
 from hub.workers.in_process import InProcess
 from hub.workers.session import Session
 from hub.workers.transfer import Sample

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.assign.problem import CLUSTER_TIE_S, Candidate, Problem, Solution
-from hub.assign.solve import solve
 from hub.errors import PlanError
+from hub.planning.assign.problem import CLUSTER_TIE_S, Candidate, Problem, Solution
+from hub.planning.assign.solve import solve
 
 BACKENDS = ("a", "b", "c")
 PRICES = st.integers(1, 60).map(lambda value: value * 1e-5)

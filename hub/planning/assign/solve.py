@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from hub.assign.binary import Programme, cheapest_choice, least_objective_s
-from hub.assign.chain import Interval, cheapest_walk
-from hub.assign.cycles import Stop
-from hub.assign.mixing import cheapest_mix
-from hub.assign.problem import CLUSTER_TIE_S, Part, Problem, Solution
+from hub.planning.assign.binary import Programme, cheapest_choice, least_objective_s
+from hub.planning.assign.chain import Interval, cheapest_walk
+from hub.planning.assign.cycles import Stop
+from hub.planning.assign.mixing import cheapest_mix
+from hub.planning.assign.problem import CLUSTER_TIE_S, Part, Problem, Solution
 
 LIMIT_S = 60.0
 """Seconds after which the best known choice is returned with its gap."""

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from hub.compilation.build import build_cluster, verify_cluster
 from hub.discovery.registry import Registry
 from hub.errors import AccuracyError, ContractError
 from hub.plugin.backend import Backend, BackendInfo, CompileSettings
@@ -21,6 +20,7 @@ from hub.testing.single import whole_cluster
 from hub.verification.compare import Judge
 from hub.verification.endurance import Leisure
 from hub.verification.verify import Trial
+from hub.workers.compilation.build import build_cluster, verify_cluster
 
 
 class _Doubling(torch.nn.Module):

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from hub.assign.cycles import Stop, cycles
-from hub.assign.problem import CLUSTER_TIE_S, Part, Problem
 from hub.errors import PlanError
+from hub.planning.assign.cycles import Stop, cycles
+from hub.planning.assign.problem import CLUSTER_TIE_S, Part, Problem
 
 if TYPE_CHECKING:
     from scipy.optimize import LinearConstraint

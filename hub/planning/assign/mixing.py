@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hub.assign.problem import Part
+from hub.planning.assign.problem import Part
 
 Best = Callable[[frozenset[str]], Part | None]
 """Function that returns the cheapest choice, without mixing costs, that uses only the given backends; None if none."""

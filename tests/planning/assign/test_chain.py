@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.assign.chain import RegionChain, Route, k_best, route_of
-from hub.assign.problem import CLUSTER_TIE_S, Candidate, Problem
-from hub.assign.solve import solve
 from hub.errors import PlanError
+from hub.planning.assign.chain import RegionChain, Route, k_best, route_of
+from hub.planning.assign.problem import CLUSTER_TIE_S, Candidate, Problem
+from hub.planning.assign.solve import solve
 
 PRICES = st.integers(1, 60).map(lambda value: value * 1e-5)
 

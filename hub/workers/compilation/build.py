@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from hub.cache.artifacts import Saved, check_size, renew_seal, save_artifact, seal_of
-from hub.compilation.report import UNREPORTED, Report
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
@@ -33,6 +32,7 @@ from hub.verification.finite import finite_only
 from hub.verification.reference import Reference
 from hub.verification.standing import Standing
 from hub.verification.verify import Trial, Verified, recognized, verify, verify_thoroughly
+from hub.workers.compilation.report import UNREPORTED, Report
 
 VERIFY_SHARE = 0.1
 """Share of the compile time that may be spent on generated inputs."""

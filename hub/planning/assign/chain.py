@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hub.assign.problem import CLUSTER_TIE_S
 from hub.errors import PlanError
+from hub.planning.assign.problem import CLUSTER_TIE_S
 
 # --- Intervals with costs ---------------------------------------------------------------------------------------------
 
