@@ -41,12 +41,24 @@ if TYPE_CHECKING:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.convert_frame import compile_lock
     from torch._dynamo.eval_frame import OptimizedModule, cached_backends, innermost_fn
-    from torch._dynamo.exc import BackendCompilerFailed, RestartAnalysis, Unsupported
+    from torch._dynamo.exc import (
+        BackendCompilerFailed,
+        InternalTorchDynamoError,
+        ObservedException,
+        RestartAnalysis,
+        TorchRuntimeError,
+        Unsupported,
+    )
     from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper
     from torch._dynamo.guards import _get_closure_vars as get_closure_vars  # pyright: ignore[reportPrivateUsage]
     from torch._dynamo.source import ConstantSource, is_from_unspecialized_param_buffer_source
     from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch._dynamo.types import ConvertFrameReturn, GuardFilterEntry
+    from torch._dynamo.types import (
+        ConvertFrameReturn,
+        FrameAction,  # pyright: ignore[reportPrivateImportUsage]
+        FrameExecStrategy,  # pyright: ignore[reportPrivateImportUsage]
+        GuardFilterEntry,
+    )
     from torch._dynamo.utils import counters
     from torch._functorch._aot_autograd.schemas import OutputType
     from torch._functorch.aot_autograd import aot_export_module
@@ -255,6 +267,20 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
             "Dynamo's request to capture again, which has to pass through a backend's own handling of errors.",
         ),
         "Unsupported": _class("torch._dynamo.exc:Unsupported", "The error of a place where capture stops."),
+        "ObservedException": _class(
+            "torch._dynamo.exc:ObservedException", "The cause of an `Unsupported` if the program itself raises."
+        ),
+        "TorchRuntimeError": _class(
+            "torch._dynamo.exc:TorchRuntimeError",
+            "The error of an operator on tensors without data.",
+        ),
+        "InternalTorchDynamoError": _class(
+            "torch._dynamo.exc:InternalTorchDynamoError", "The error of capture itself: the program may be right in eager."
+        ),
+        "FrameExecStrategy": _class(
+            "torch._dynamo.types:FrameExecStrategy", "Part of the answer for a frame that stays in eager with all it calls."
+        ),
+        "FrameAction": _class("torch._dynamo.types:FrameAction", "Part of the same answer.", "SKIP"),
         "ConvertFrameReturn": _class(
             "torch._dynamo.types:ConvertFrameReturn", "The answer to Dynamo for a frame that stays in eager this time."
         ),

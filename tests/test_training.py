@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -198,3 +199,37 @@ def test_frozen_parts_get_no_gradient() -> None:
     twin(x).sum().backward()
     assert model[0].weight.grad is None
     torch.testing.assert_close(model[2].weight.grad, twin[2].weight.grad)
+
+
+class Teacher(nn.Module):
+    """A student, and a teacher whose weights follow the student's within the forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for own, followed in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                own.lerp_(followed, 0.1)
+        return self.student(x) - self.teacher(x).detach()
+
+
+@pytest.mark.parametrize("entry", [hub.compile, functools.partial(torch.compile, backend="hub")])
+def test_weights_written_without_gradients_get_none(entry: Callable[..., Any]) -> None:
+    """An optimizer over all parameters leaves the teacher where the forward put it."""
+    torch._dynamo.reset()
+    model = Teacher()
+    expected = copy.deepcopy(model)
+    compiled = entry(model, options={"tune": "off", "start": "wait"})
+    x = torch.randn(3, 4)
+    for one, call in ((model, compiled), (expected, expected)):
+        optimizer = torch.optim.AdamW(one.parameters(), lr=0.1, weight_decay=0.5)
+        for _ in range(4):
+            call(x).square().sum().backward()
+            assert one.teacher.weight.grad is None
+            optimizer.step()
+            optimizer.zero_grad()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, expected.state_dict()[name])
+    assert any(plan.mode == "backward" for plan in hub.plans(compiled))

@@ -88,6 +88,8 @@ class _Program:
 
 def program_behind(model: Any) -> Any | None:
     """Return the `hub.frontend.direct.program.Program` of what `hub.compile` returned; None for other objects."""
+    if not any(OWN_SLOT in vars(kind) for kind in type(model).__mro__) and OWN_SLOT not in getattr(model, "__dict__", {}):
+        return None  # a wrapper that passes unknown names on to a compiled model is not compiled itself
     return getattr(model, OWN_SLOT, None)
 
 

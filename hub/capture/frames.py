@@ -7,6 +7,9 @@ before it calls any backend, so a model that is one such module never reaches it
 Frames of other backends pass through unchanged. For the hub's backends the settings hold while that frame is captured.
 Nothing else is captured meanwhile: Dynamo holds its lock, and from PyTorch 2.13 on settings are thread-local.
 
+A call that fails while it is captured runs in eager, which gives the answer or the program's own error. PyTorch would mark
+the code as never to be captured again, after one wrong request, or log and raise an error about tensors without data.
+
 In training recurrent modules stay in eager, as in PyTorch, unless the user sets `allow_rnn`: PyTorch's decomposition for
 gradients unrolls them over time (two layers and 32 steps took three minutes to compile).
 """
@@ -15,6 +18,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
+import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -26,7 +32,18 @@ import torch
 from torch import nn
 
 from hub.errors import warn_user
-from hub.torch_private import ConvertFrameReturn, Unsupported, convert_frame, dynamo_config, graph_break_reasons
+from hub.torch_private import (
+    ConvertFrameReturn,
+    FrameAction,
+    FrameExecStrategy,
+    InternalTorchDynamoError,
+    ObservedException,
+    TorchRuntimeError,
+    Unsupported,
+    convert_frame,
+    dynamo_config,
+    graph_break_reasons,
+)
 
 Backend = TypeVar("Backend", bound=Callable[..., Any])
 
@@ -39,13 +56,48 @@ _FRAMES = "hub_frames"
 """Attribute of the wrapper object of one call of `torch.compile` that holds its record."""
 _warned: set[str] = set()
 """Kinds of recurrent modules that run in eager and that this process has warned about."""
-_left: weakref.WeakKeyDictionary[CodeType, int] = weakref.WeakKeyDictionary()
-"""Code that stays in eager in training because of a recurrent module, and the number of PyTorch's attempts to capture it.
-
-PyTorch would mark such code as never to be captured, not even in inference. It also counts its attempts.
-"""
 _NOT_CAPTURED = ConvertFrameReturn(apply_to_code=False)
 """Result returned to PyTorch for a frame that runs in eager this time."""
+_IN_EAGER = ConvertFrameReturn(FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP), apply_to_code=False)
+"""Result returned to PyTorch for a frame that runs in eager this time, with all that it calls."""
+_WRONG_CALLS = 2
+"""Number of failures in a row that may be wrong calls. After that, what the frame calls is captured by itself."""
+
+
+@dataclass(slots=True)
+class _Left:
+    """How often a frame's code was left to eager."""
+
+    calls: int = 0
+    """Number of calls that PyTorch counts as attempts to capture it."""
+    failures: int = 0
+    """Number of failures in a row."""
+    to_wait: int = 0
+    """Number of calls until the next attempt: it doubles with each failure, so that calls that always fail cost little."""
+    is_recurrent: bool = False
+    """True if it stays in eager in training because of a recurrent module."""
+
+    def failed(self) -> ConvertFrameReturn:
+        """Count a failure, and return the answer to PyTorch."""
+        self.failures += 1
+        self.to_wait = 2 ** (self.failures - 1) - 1
+        return _IN_EAGER if self.failures <= _WRONG_CALLS else _NOT_CAPTURED
+
+
+class _Quiet(logging.Filter, threading.local):
+    """A filter of errors that are logged while this thread captures a frame that may run in eager."""
+
+    is_on = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for records to drop."""
+        return not self.is_on or record.levelno < logging.ERROR
+
+
+_quiet = _Quiet()
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_quiet)
+_left: weakref.WeakKeyDictionary[CodeType, _Left] = weakref.WeakKeyDictionary()
+"""Code that was left to eager, which PyTorch would mark as never to be captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +190,50 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
         frames = frames_of(wrapper) if own.frames is None else own.frames
         allowed = dynamo_config.allow_rnn or not torch.is_grad_enabled()
         in_eager = "" if allowed or args[one_graph] else _trained(args[variables], args[cells])
-        if in_eager and args[code] in _left:
-            _left[args[code]] += 1
+        left = _left.setdefault(args[code], _Left())
+        if (in_eager and left.is_recurrent) or left.to_wait > 0:
+            left.calls += 1
+            left.to_wait -= left.to_wait > 0
             return _NOT_CAPTURED
         frames.begin(args[code], in_eager)
-        limit = dynamo_config.accumulated_recompile_limit + _left.get(args[code], 0)
+        limit = dynamo_config.accumulated_recompile_limit + left.calls
         known = len(graph_break_reasons)
         settings = {"allow_rnn": allowed, "accumulated_recompile_limit": limit, **own.settings}
         with cast("Any", dynamo_config).patch(**settings):
+            was_quiet, _quiet.is_on = _quiet.is_on, not args[one_graph]
             try:
-                return capture(*args, **kwargs)
+                captured = capture(*args, **kwargs)
             except Unsupported as error:
                 frames.stop(_stop(error.msg, error.real_stack))
+                left.calls += 1
+                if isinstance(error.__cause__, ObservedException) and not args[one_graph]:
+                    return left.failed()
                 if not in_eager:
                     raise
-                _left[args[code]] = 1
+                left.is_recurrent = True
                 return _NOT_CAPTURED
+            except (TorchRuntimeError, InternalTorchDynamoError, IndexError, AssertionError) as error:
+                if args[one_graph] or _is_the_hubs(error):
+                    raise
+                frames.stop(_stop(str(error), getattr(error, "real_stack", ())))
+                left.calls += 1
+                return left.failed()
+            else:
+                left.failures = 0
+                return captured
             finally:
+                _quiet.is_on = was_quiet
                 for reason in graph_break_reasons[known:]:
                     frames.stop(_stop(reason.reason, reason.user_stack))
 
     return capture_frame
+
+
+def _is_the_hubs(error: BaseException) -> bool:
+    """Return whether an error comes from the hub's own code, which PyTorch calls while it captures a frame."""
+    trace = error.__traceback__
+    places = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(trace and trace.tb_next))
+    return any(str(place).partition(".")[0] == "hub" for place in places)
 
 
 def _stop(reason: str, stack: Iterable[Any]) -> Stop:

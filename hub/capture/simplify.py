@@ -80,6 +80,17 @@ def _is_inactive_dropout(node: fx.Node) -> bool:
     return not argument(node, "train") or argument(node, "p") == 0.0
 
 
+def _is_inner_detach(node: fx.Node) -> bool:
+    """Return whether no caller sees that a detached tensor is another object than its source.
+
+    A returned one must be: the caller may resize it, or set its `requires_grad`, which must not change an input or another
+    output.
+    """
+    source = cast("fx.Node", node.args[0])
+    is_returned = any(user.op == "output" for user in node.users)
+    return not is_returned or (source.op == "call_function" and not any(user.op == "output" for user in source.users))
+
+
 def _always(_: fx.Node) -> bool:
     return True
 
@@ -96,7 +107,7 @@ _JOINS = (_aten.cat.default, _aten.concat.default)
 
 _NOTHING: dict[Any, Any] = {
     _aten.dropout.default: _is_inactive_dropout,
-    _aten.detach.default: _always,
+    _aten.detach.default: _is_inner_detach,
     _aten.detach_.default: _always,
     _aten.lift_fresh.default: _always,
     _aten.to.dtype: _keeps_dtype,

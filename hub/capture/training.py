@@ -39,20 +39,30 @@ def capture_with_autograd(
 
     def compiler(mode: Mode) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_one(captured: fx.GraphModule, _: Sequence[Any]) -> Any:
+            if mode == "forward" and not is_again and _writes_to_learned_inputs():
+                raise _WritesInTheGraphError
             positions = weight_positions if mode == "inference" else ()
             return make_boxed_func(compile_graph(_graph(captured, f"{mode}{number}", mode, positions, n_inputs), mode))
 
         return compile_one
 
-    capture = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        decompositions=dict(IN_FLOAT32),
-    )
+    def capture() -> Callable[..., Any]:
+        return aot_autograd(
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+            decompositions=dict(IN_FLOAT32),
+            keep_inference_input_mutations=is_again,
+        )(module, inputs)
+
+    is_again = False
     try:
         with _scalars_where_loops_need_them(module):
-            return capture(module, inputs)
+            try:
+                return capture()
+            except _WritesInTheGraphError:
+                is_again = True
+                return capture()
     except RestartAnalysis:
         raise  # for Dynamo, which captures the program again, with less of it symbolic
     except Exception as error:
@@ -60,6 +70,22 @@ def capture_with_autograd(
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
             hint="it runs in eager; `TORCH_LOGS=aot` shows more",
         ) from error
+
+
+class _WritesInTheGraphError(Exception):
+    """The writes to inputs have to be operators of the graph, so the program must be captured again."""
+
+
+def _writes_to_learned_inputs() -> bool:
+    """Return whether the program writes, without recording gradients, to an input that needs them: a moving average, say.
+
+    Where AOTAutograd's wrappers write, such an input gets a gradient of zeros instead of none, by which an optimizer moves
+    it.
+    """
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context else None
+    written = () if metadata is None else metadata.input_info
+    return any(one.mutates_data and one.requires_grad and one.mutations_under_no_grad_or_inference_mode for one in written)
 
 
 def writes_to_inputs() -> bool:

@@ -29,6 +29,7 @@ from hub.pricing.roofline import measure_early
 from hub.process.environment import environment_now
 from hub.process.interrupts import held_back
 from hub.process.phases import Phases, Work
+from hub.torch_private import set_grad_enabled
 from hub.workers.pool import POOL
 
 
@@ -113,7 +114,7 @@ def _captured(
             made_for_dynamo(made[0])  # anything else that AOTAutograd's wrapper does shows in arguments and outputs
         return call
 
-    if _needs_gradients(example_inputs):
+    if _needs_gradients(module, example_inputs):
         return _captured_or_eager(with_autograd, module, chosen, owner)
     try:
         compiled = compile_graph(capture_inference(module, example_inputs, weights, phases), "inference", module)
@@ -171,8 +172,12 @@ def _options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
     return resolve(given, environment_now(), Path.cwd())
 
 
-def _needs_gradients(inputs: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+def _needs_gradients(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Return whether an input needs gradients and the program may record them, from its beginning or from some place on."""
+    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
+        return False
+    switches = module.graph.find_nodes(op="call_function", target=set_grad_enabled)
+    return torch.is_grad_enabled() or any(switch.args[0] is True for switch in switches)
 
 
 def _captured_or_eager(

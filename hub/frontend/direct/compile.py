@@ -6,6 +6,7 @@ import abc
 import contextlib
 import copy
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 import torch
+from torch import fx
 
 from hub.capture.call import OWN_SLOT, program_behind
 from hub.config.options import resolve
@@ -39,14 +41,19 @@ class CompiledModule:
     def __init_subclass__(cls, **_: Any) -> None:
         """Skip the `__init_subclass__` of the module's own class: its author did not write this subclass."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        program = program_behind(self)  # None for an object that the module's own code made of this class
+        if program is None or torch.compiler.is_dynamo_compiling():
             return cast("Any", super()).__call__(*args, **kwargs)
-        return cast("Any", self)._hub_program(*args, **kwargs)
+        return program(*args, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        program = program_of(self)
-        return _again(copy.deepcopy(program.function, memo), copy.deepcopy(program.options, memo), program.dynamic)
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return cast("Any", super()).__getattr__(name)
+        except AttributeError:
+            if name == OWN_SLOT or (program := program_behind(self)) is None:
+                raise
+            return getattr(program.function, name)  # of a class that the module was given later, as parametrizations do
 
     def __copy__(self) -> Any:
         program = program_of(self)
@@ -58,32 +65,40 @@ class CompiledModule:
 
 
 class CompiledFunction:
-    """A function whose calls go through the hub. As a method, it is compiled once per object."""
+    """A function whose calls go through the hub. As a method, it is compiled once per object and class."""
 
     def __init__(self, program: Program) -> None:
         self._hub_program = program
         functools.update_wrapper(self, program.function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run one call."""
         if torch.compiler.is_dynamo_compiling():
             return self._hub_program.function(*args, **kwargs)
         return self._hub_program(*args, **kwargs)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Remember the name of a method, under which `__get__` keeps it in an object."""
-        self._method_name = name
+        """Remember which method of which class this is."""
+        self._method_of = (owner, name)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return the method of an object. It is compiled for this object alone, and its calls watch its attributes."""
+        """Return the method of an object. It is compiled for this object alone, and its calls watch its attributes.
+
+        The object keeps it, in its `__dict__`: from anywhere else, it would keep the object alive.
+        """
         if instance is None:
             return self
-        program = self._hub_program
-        method = types.MethodType(program.function, instance)
-        name, attributes = getattr(self, "_method_name", ""), getattr(instance, "__dict__", None)
-        if torch.compiler.is_dynamo_compiling() or not name or attributes is None:
+        program, place = self._hub_program, getattr(self, "_method_of", None)
+        attributes = getattr(instance, "__dict__", None)
+        if torch.compiler.is_dynamo_compiling() or place is None or attributes is None:
             return types.MethodType(self, instance)
-        return attributes.setdefault(name, _CompiledMethod(Program(method, program.options, dynamic=program.dynamic), name))
+        key = f"_hub_compiled_{place[1]}_{id(self):x}"  # a subclass may have a compiled method of the same name
+        found = attributes.get(key)
+        if found is None or found._hub_program.function.__self__ is not instance:  # the dict is a copy
+            method = types.MethodType(program.function, instance)
+            found = _CompiledMethod(Program(method, program.options, dynamic=program.dynamic), *place)
+            attributes[key] = found
+        return found
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy and pickle the function by its name, as Python does. If it has none, its copy is planned again."""
@@ -97,15 +112,20 @@ class CompiledFunction:
 
 
 class _CompiledMethod(CompiledFunction):
-    """A method of one object, whose class holds the compiled function."""
+    """A method of one object. `owner` is the class that holds the compiled function, by that name."""
 
-    def __init__(self, program: Program, name: str) -> None:
+    def __init__(self, program: Program, owner: type, name: str) -> None:
         super().__init__(program)
-        self._method_name = name
+        self._place = (owner, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy and pickle the method as the method of the copied object."""
-        return getattr, (cast("Any", self._hub_program.function).__self__, self._method_name)
+        return _method_of, (cast("Any", self._hub_program.function).__self__, *self._place)
+
+
+def _method_of(instance: Any, owner: type, name: str) -> Any:
+    """Return a method as `super()` would find it. Copies and pickles of compiled methods refer to this by name."""
+    return vars(owner)[name].__get__(instance, type(instance))
 
 
 @overload
@@ -169,12 +189,13 @@ def _check(model: Any) -> None:
             what, hint = f"the class {model.__name__}", f"pass an instance of it: {model.__name__}(...)"
         raise OptionError(f"{what} is neither a module nor a function", hint=hint)
     is_compiled = isinstance(model, (CompiledModule, CompiledFunction, OptimizedModule, Frozen))
-    is_disabled = getattr(model, "_torchdynamo_disable", False)
-    if is_compiled or (hasattr(model, "_torchdynamo_orig_callable") and not is_disabled):
+    # Not `getattr`: a `__getattr__` of the model's own may raise anything, or know every name.
+    is_disabled = inspect.getattr_static(model, "_torchdynamo_disable", False)
+    if is_compiled or (inspect.getattr_static(model, "_torchdynamo_orig_callable", None) and not is_disabled):
         raise OptionError(f"the {name} is compiled already", hint="compile what it was made of")
     if not isinstance(model, torch.nn.Module):
         return
-    if getattr(model, "_compiled_call_impl", None) is not None:
+    if inspect.getattr_static(model, "_compiled_call_impl", None) is not None:
         raise OptionError(f"the {name} is compiled in place already", hint="leave out model.compile()")
     if not hasattr(model, "__dict__") or isinstance(model, torch.jit.ScriptModule):
         raise OptionError(f"{type_of(model)} cannot be given another class", hint="use torch.compile(model, backend='hub')")
@@ -210,10 +231,20 @@ def _again(model: Any, options: Mapping[str, Any], dynamic: bool | None) -> Any:
 
 
 def _class_for(kind: type) -> Any:
-    """Return the class of a compiled module. Bypass a custom metaclass, which expects classes of its author."""
+    """Return the class of a compiled module. Bypass a custom metaclass, which expects classes of its author.
+
+    Code of the module that asks for its class gets the original one, to make another module, say, or to change it.
+    """
     members: dict[str, Any] = {
         "__slots__": (OWN_SLOT,), "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__,
+        "__class__": property(_class_of, _set_class),
     }  # fmt: skip
+    if hasattr(kind, "__deepcopy__"):
+        members["__deepcopy__"] = _deep_copy
+    if issubclass(cast("Any", kind), fx.GraphModule):
+        members["recompile"] = _recompile  # it changes the class of its object
+    if hasattr(kind, "__del__"):
+        members["__del__"] = _leave  # the module ends when the original does
     for base in kind.__mro__:
         for name, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType) and base.__flags__ & IS_HEAP_TYPE:
@@ -221,6 +252,28 @@ def _class_for(kind: type) -> Any:
     metaclass: Any = type(kind)
     make = abc.ABCMeta if issubclass(metaclass, abc.ABCMeta) else type
     return cast("Any", make).__new__(metaclass, kind.__name__, (CompiledModule, kind), members)
+
+
+def _class_of(compiled: Any) -> Any:
+    program = program_behind(compiled)
+    return type(compiled) if program is None else cast("Any", type(program.function))
+
+
+def _set_class(compiled: Any, kind: type) -> None:
+    program_of(compiled).function.__class__ = kind
+
+
+def _deep_copy(compiled: Any, memo: dict[int, Any]) -> Any:
+    program = program_of(compiled)
+    return _again(copy.deepcopy(program.function, memo), copy.deepcopy(program.options, memo), program.dynamic)
+
+
+def _recompile(compiled: Any) -> Any:
+    return cast("Any", program_of(compiled).function).recompile()
+
+
+def _leave(_: Any) -> None:
+    """Do nothing."""
 
 
 def _shared(slot: Any) -> property:

@@ -35,7 +35,7 @@ class Inputs:
 
     def containers(self) -> list[Any]:
         """Return the lists, dicts and other mutable containers in the inputs."""
-        return [] if self.is_flat else containers_in(self._given)
+        return [] if self.is_flat or self.structure is None else containers_in(self._given)
 
     def key(self) -> Any:
         """Return a key that calls of one form share. Raise TypeError for inputs that cannot be compared."""
@@ -146,7 +146,14 @@ class Entry:
 
 
 def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
-    return cast("Any", pytree).tree_flatten((args, dict(kwargs)))
+    """Return leaves and structure. If an input contains itself, return one leaf that nothing equals, and None."""
+    try:
+        return cast("Any", pytree).tree_flatten((args, dict(kwargs)))
+    except RecursionError:
+        return [_ENDLESS], None
+
+
+_ENDLESS = object()
 
 
 def _has_plain_keys(structure: Any) -> bool:

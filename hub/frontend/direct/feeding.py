@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Collection, Sequence, Set
 from typing import Any
 
@@ -68,10 +69,15 @@ def rebuilt(result: Any, outputs: Sequence[Any], held: Set[int] = frozenset()) -
     the result is one of them, since eager returns the same object in every call.
     """
     place = {id(output): index for index, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
+    if any(isinstance(output, torch.Tensor) and vars(output) for output in outputs):
+        raise FreezeError("the program sets attributes of a tensor in its result")
     if id(result) in place:
         only = place[id(result)]
         return lambda found: found[only]
-    leaves, structure = pytree.tree_flatten(result)
+    try:
+        leaves, structure = pytree.tree_flatten(result)
+    except RecursionError:
+        raise FreezeError("the result contains itself") from None
     if len(place) < len(outputs) and any(isinstance(leaf, (int, float)) for leaf in leaves):
         raise FreezeError("the result holds numbers, and the graph computes some: they may depend on the inputs' values")
     if strange := [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and id(leaf) not in place]:
@@ -88,4 +94,26 @@ def rebuilt(result: Any, outputs: Sequence[Any], held: Set[int] = frozenset()) -
         filled = [leaf if index is None else found[index] for index, leaf in plan]
         return pytree.tree_unflatten(filled, structure)
 
+    again = containers_in(rebuild(outputs))
+    if strange := [one for one, other in zip(containers_in(result), again, strict=True) if not _has_same_state(one, other)]:
+        raise FreezeError(f"the result's {type(strange[0]).__name__} holds more than PyTorch's tree functions carry over")
     return rebuild
+
+
+def _has_same_state(one: Any, other: Any) -> bool:
+    """Return whether the attributes of two containers with the same contents are the same, too."""
+    if type(one) in _BUILT_IN:
+        return True
+    state, others = getattr(one, "__dict__", None), getattr(other, "__dict__", None)
+    if state is None or others is None:  # a named tuple has none
+        return isinstance(one, tuple)
+    leaves, structure = pytree.tree_flatten(state)
+    other_leaves, other_structure = pytree.tree_flatten(others)
+    return structure == other_structure and all(map(_is_same, leaves, other_leaves))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, PLAIN) and type(one) is type(other) and one == other)
+
+
+_BUILT_IN = (list, dict, collections.OrderedDict, collections.defaultdict, collections.deque)

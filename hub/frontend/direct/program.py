@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import functools
+import inspect
 import itertools
 import threading
 import time
@@ -107,6 +109,9 @@ class Program:
         self.why_dynamo = why_unwatched() or "it has not been called often enough: the third call of a form goes without"
         """Why the last call went through Dynamo; "" if the next one of its form does not."""
         self._can_watch = not why_unwatched()
+        self._is_lazy = _is_lazy(function)
+        if self._is_lazy:
+            self.why_dynamo = "its body runs after the call, as a generator or coroutine, and stays in eager"
         self._is_called = self._is_captured = False
         self._starts_in_eager = True
         self._armed: _Armed | None = None
@@ -119,7 +124,7 @@ class Program:
         self.lock = freed_in_forks(threading.Lock())
         """Held while calls of graphs are recorded: a graph has only one observer."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run one call. Skip Dynamo if a call of this form went through it and nothing has changed since."""
         armed = self._armed
         if armed is not None and (found := armed.watch.compare()) != CHANGED:
@@ -147,9 +152,9 @@ class Program:
                     return self._timed_in_eager(kind, args, kwargs)
         return self._call_slowly(args, kwargs)
 
-    def through_dynamo(self, *args: Any, **kwargs: Any) -> Any:
+    def through_dynamo(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run one call as `torch.compile` would."""
-        return self.compiled(self.function, args, kwargs)
+        return self.function(*args, **kwargs) if self._is_lazy else self.compiled(self.function, args, kwargs)
 
     def capture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Capture and plan the program for inputs of this form now, and discard the result.
@@ -157,12 +162,14 @@ class Program:
         A module in eval mode is captured without gradients.
         """
         self._is_called = True
+        if self._is_lazy:
+            return
         is_served = isinstance(self.function, torch.nn.Module) and not self.function.training
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_served):
             self.compiled(self.function, args, kwargs)
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if torch.compiler.is_compiling() or is_for_eager() or is_fx_symbolic_tracing():
+        if self._is_lazy or torch.compiler.is_compiling() or is_for_eager() or is_fx_symbolic_tracing():
             return self.function(*args, **kwargs)  # another compiler traces this call, and must see the model itself
         if not self._is_called and self._is_first_in_eager():
             return self.function(*args, **kwargs)
@@ -302,6 +309,17 @@ def _note(kept: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 _NOTING = freed_in_forks(threading.Lock())
+
+
+def _is_lazy(model: Any) -> bool:
+    """Return whether a call of the model makes a generator or coroutine, which Dynamo would run within the call."""
+    function: Any = type(model).forward if isinstance(model, torch.nn.Module) else model
+    while isinstance(function, (functools.partial, types.MethodType)):
+        function = function.func if isinstance(function, functools.partial) else function.__func__
+    if not isinstance(function, types.FunctionType):
+        function = type(function).__call__
+    kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(is_kind(function) for is_kind in kinds)
 
 
 def _entered(model: Any) -> tuple[Any, ...]:
