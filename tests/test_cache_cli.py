@@ -367,3 +367,31 @@ def test_another_folder_can_be_named(filled: Path, tmp_path: Path) -> None:
     """It replaces the active one."""
     assert facts("ls", "--cache-dir", str(tmp_path / "other"))["kept"] == []
     assert len(facts("ls", "--cache-dir", str(filled))["kept"]) == 2
+
+
+def test_a_cache_that_cannot_be_changed_is_an_error(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that would change it say so instead of reporting that they removed nothing."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for command in (("prune",), ("clear", "--yes"), ("forget",)):
+        found = CliRunner().invoke(app, ["cache", *command])
+        assert found.exit_code == 1
+        assert f"error: {filled} cannot be changed: this user may not write to it\nhint: " in found.stderr
+    assert model(filled).exists()
+
+
+def test_entries_that_stay_are_an_error(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`clear` checks that what it removed is gone."""
+    monkeypatch.setattr("hub.cli.cache.clear", lambda _: 0)
+    found = CliRunner().invoke(app, ["cache", "clear", "--yes"])
+    assert found.exit_code == 1
+    assert "could not be removed" in found.stderr
+
+
+def test_a_cache_below_a_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can never hold anything."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    for command in (("ls",), ("verify",), ("clear", "--yes")):
+        found = CliRunner().invoke(app, ["cache", *command])
+        assert found.exit_code == 1
+        assert f"{tmp_path / 'file'} is not a folder" in found.stderr

@@ -116,6 +116,10 @@ def test_a_traceback_is_shown_on_request() -> None:
     [
         (("--threads", "two"), "option 'threads' (from the command line) must be a whole number from 1 to 1024, got 'two'"),
         (("--force", "aten.softmax"), "option 'force' (from the command line) must be a mapping"),
+        (("--force", "aten.sofmax=eager"), "PyTorch has no operator aten.sofmax"),
+        (("--force", "aten.linear.defalt=eager"), "PyTorch has no operator aten.linear.defalt"),
+        (("--backends", ","), "option 'backends' (from the command line) must be names of backends, got ','"),
+        (("--debug-dir", "tiny.py"), "tiny.py is a file, not a folder"),
         (("--tune", "hard"), "option 'tune' (from the command line) must be one of"),
         (("--backends", "a", "--exclude", "a"), "contradict each other"),
         (("--backends", "inducto"), "(from the command line): no backend is named 'inducto'; did you mean 'inductor'?"),
@@ -303,3 +307,49 @@ def test_a_benchmark_of_what_is_not_captured_fails() -> None:
     assert found.returncode == 1
     assert "nothing of the model was captured" in found.stderr
     assert "eager" in found.stdout
+
+
+@pytest.mark.parametrize("flags", [("--output", "x"), ("--resume",), ("--models", "mlp"), ("--against", ",")])
+def test_flags_without_effect_are_refused(flags: tuple[str, ...]) -> None:
+    """A benchmark of one model takes a minute, after which nothing would be where the flag says."""
+    found = CliRunner().invoke(app, ["bench", "mlp", *flags])
+    assert found.exit_code == 2
+    assert "--zoo" in found.stderr or "names nothing" in found.stderr
+
+
+PRINTING = """
+print("the module prints")
+import os, torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        print("forward prints", flush=True)
+        os.system("echo a child process prints")
+        return x + 1
+def made():
+    print("the factory prints")
+    return Net(), (torch.ones(2, 3),)
+"""
+
+
+@pytest.mark.parametrize("verb", ["explain", "run"])
+def test_json_is_alone_on_standard_output(verb: str, tmp_path: Path) -> None:
+    """Whatever models print goes to standard error."""
+    (tmp_path / "printing.py").write_text(PRINTING)
+    found = hub(verb, "printing.py:made", *EAGER_ONLY, "--json")
+    assert found.returncode == 0, found.stderr
+    json.loads(found.stdout)
+    assert all(f"{name} prints" in found.stderr for name in ("module", "factory", "child process"))
+
+
+def test_an_operator_that_the_model_does_not_have_is_noted() -> None:
+    """Forcing it has no effect, which a note says, with the nearest name."""
+    plans = json.loads(output_of("explain", "tiny.py:tiny", "--force", "aten.linalg_det=eager", "--json"))
+    messages = [event["message"] for event in plans["plans"][0]["events"]]
+    assert any("force: no node of this graph is aten.linalg_det" in message for message in messages)
+
+
+def test_a_debug_folder_that_cannot_be_written_costs_no_plan() -> None:
+    """The plan runs, with a note."""
+    plans = json.loads(output_of("run", "tiny.py:tiny", "--tune", "off", "--debug-dir", "/proc/nowhere", "--json"))["plans"]
+    assert plans[0]["clusters"]
+    assert any(event["message"].startswith("debug_dir: ") for event in plans[0]["events"])

@@ -188,3 +188,31 @@ def test_an_observer_that_raises_disturbs_nobody(install_plugin: Any, caplog: py
     with caplog.at_level(logging.WARNING, logger="hub"):
         observed(install_plugin, action="1 / 0")
     assert "hub_plan_made of plugin observer raised" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"name": "eager"}, "no backend can be named 'eager': that is PyTorch itself"),
+        ({"name": "../../x"}, "name '../../x' is not a short lower-case word"),
+        ({"name": "a,b"}, "name 'a,b' is not a short lower-case word"),
+        ({"name": ""}, "name '' is not a short lower-case word"),
+        ({"dtypes": ("float33",)}, "dtypes names 'float33', which torch does not know"),
+        ({"devices": "cpu"}, "devices is 'cpu', a tuple of words expected"),
+        ({"factory": "module"}, "factory 'module' has not the form \"package.module:callable\""),
+        ({"max_relative_error": float("nan")}, "max_relative_error is nan, a number of at least 0 expected"),
+        ({"max_relative_error": -1.0}, "max_relative_error is -1.0, a number of at least 0 expected"),
+        ({"training": "yes"}, "training is 'yes', True or False expected"),
+    ],
+)
+def test_a_wrong_description_makes_a_backend_unavailable(install_plugin: Any, facts: dict[str, Any], reason: str) -> None:
+    """Nothing of it is imported, and `hub list-backends` says what is wrong."""
+    given = {"name": "wrongly", "factory": "hub_wrongly:create", "summary": "", **facts}
+    lines = ("nan = float('nan')", "from hub import BackendInfo, hookimpl", "@hookimpl", "def hub_backends():")
+    text = "\n".join((*lines, f"    return [BackendInfo(**{given!r})]", ""))
+    install_plugin("wrongly", text)
+    (entry,) = [
+        entry for entry in registry().entries.values() if entry.package == "hub-wrongly" or entry.name == given["name"]
+    ]
+    assert not entry.status.accepted
+    assert entry.status.reason == reason

@@ -34,11 +34,15 @@ def distrust_root(root: Path) -> str:
     return next((reason for reason in found if reason), "")
 
 
+_ANOTHER = "set HUB_CACHE_DIR to a folder that you own"
+
+
 def _others(path: Path, facts: os.stat_result) -> str:
     if facts.st_uid != os.getuid():
-        return f"{path} belongs to another user; set HUB_CACHE_DIR to a folder that you own"
+        return f"{path} belongs to another user; {_ANOTHER}"
     if facts.st_mode & _SHARED:
-        return f"others may write to {path}; chmod go-w {path}"
+        is_for_all = facts.st_mode & stat.S_ISVTX  # as /tmp is
+        return f"others may write to {path}; " + (_ANOTHER if is_for_all else f"chmod go-w {path}")
     return ""
 
 

@@ -295,4 +295,4 @@ def bench(
     elif zoo:
         print_zoo(common, wanted)
     else:
-        print_bench(model, common, batch, json)
+        print_bench(common, wanted)

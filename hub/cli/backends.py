@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import typer
 
+from hub.cli.output import echo_json
 from hub.discovery.listing import ListedBackend, list_backends
 from hub.report.columns import columns
 from hub.report.numbers import names_text
@@ -21,7 +22,7 @@ def print_backends(*, as_json: bool, probe: bool) -> None:
     """Print every registered backend, as JSON or as a table followed by problems and remarks."""
     listed = list_backends(probe=probe)
     if as_json:
-        typer.echo(json.dumps([asdict(backend) for backend in listed], indent=2))
+        echo_json(json.dumps([asdict(backend) for backend in listed], indent=2))
         return
     for line in (*columns(_HEADERS, [_cells(backend) for backend in listed]), *_remarks(listed)):
         typer.echo(line)

@@ -19,6 +19,7 @@ from hub.bench.result import FailureKind
 from hub.bench.sweep import TABLE, Sweep, sweep
 from hub.bench.table import benchmark_text
 from hub.bench.whole import benchmark
+from hub.cli.output import echo_json
 from hub.errors import BenchmarkError, CaptureError, HubError, OptionError
 from hub.report.output import check_output
 
@@ -40,6 +41,10 @@ class CommonFlags:
     fresh: bool = False
 
 
+OUTPUT = "hub-bench"
+"""Folder of the results with `--zoo`, unless another one is named."""
+
+
 @dataclass(frozen=True, slots=True)
 class ZooFlags:
     """Flags of `--zoo`, and the single-model flags that do not apply to it."""
@@ -53,10 +58,14 @@ class ZooFlags:
     resume: bool = False
 
 
-def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: str | None) -> None:
+def print_bench(flags: CommonFlags, wanted: ZooFlags) -> None:
     """Run the benchmark, print the table, and write JSON if requested. Raise BenchmarkError if no contender could run."""
+    model, batch, json = wanted.model, wanted.batch, wanted.json
     if model is None:
         raise OptionError("no model was named", hint="`hub bench MODEL`, or `hub bench --zoo` for all built-in ones")
+    given = (("--models", wanted.models is not None), ("--output", wanted.output != OUTPUT), ("--resume", wanted.resume))
+    for name in (name for name, is_given in given if is_given):
+        raise OptionError(f"{name} needs --zoo", hint="`hub bench MODEL --json FILE` writes the result of one model")
     _check_place(json)
     run = benchmark(
         model,
@@ -70,7 +79,7 @@ def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: 
     if json != _STANDARD_OUTPUT:
         typer.echo(benchmark_text(run))
     if json == _STANDARD_OUTPUT:
-        typer.echo(run.to_json())
+        echo_json(run.to_json())
     elif json is not None:
         Path(json).write_text(run.to_json() + "\n", encoding="utf-8")
     if missed := [one.failure for one in run.results if one.failure_kind is FailureKind.CAPTURE]:
@@ -132,7 +141,7 @@ def print_cold(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> None:
     texts = ",\n".join(cold.to_json() for cold in found)
     text = f"[{texts}]" if is_zoo else texts
     if wanted.json == _STANDARD_OUTPUT:
-        typer.echo(text)
+        echo_json(text)
     elif wanted.json is not None:
         Path(wanted.json).write_text(f"{text}\n", encoding="utf-8")
 
@@ -163,7 +172,10 @@ def _against(flags: CommonFlags, usual: Callable[[], Sequence[str]]) -> tuple[st
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise OptionError(f"{text!r} names nothing", hint="write names with commas between them: --against eager,inductor")
+    return names
 
 
 def _check_place(json: str | None) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,7 @@ from hub.cache.upkeep import (
     list_kept,
     prune,
 )
+from hub.cli.output import echo_json
 from hub.config.suggest import did_you_mean
 from hub.config.tables import CacheSettings
 from hub.discovery.registry import registry
@@ -36,6 +38,7 @@ from hub.errors import CacheError, OptionError
 from hub.report.columns import columns
 from hub.report.numbers import count, names_text
 
+_AS_ITS_OWNER = "run the command as the user who owns the cache, or set HUB_CACHE_DIR to another folder"
 _BROKEN = 1
 """Exit status if corrupt entries remain."""
 _SHOWN_KEY = 12
@@ -52,7 +55,7 @@ def print_kept(cache: CacheSettings, *, as_json: bool) -> None:
         facts = {"folder": str(root), "nbytes": nbytes, "limit_bytes": cache.gb * 1e9}
         found = {"failures": list(map(asdict, failures)), "imports": list(map(asdict, imports.found.values()))}
         rows = {"measurements": _rows_facts(root), "tuning": _tuning_facts(root)}
-        typer.echo(_json({**facts, "kept": list(map(_facts, kept)), **rows, **found}))
+        _echo({**facts, "kept": list(map(_facts, kept)), **rows, **found})
         return
     numbers = [count(sum(item.kind == kind for item in kept), kind) for kind in ("artifact", "plan")]
     typer.echo(f"{root}: {', '.join(numbers)}, {_size(nbytes)} of at most {_size(cache.gb * 1e9)}")
@@ -68,10 +71,12 @@ def print_broken(cache: CacheSettings, *, as_json: bool, repair: bool) -> None:
     root = cache.root
     if root.exists() and (reason := distrust_root(root)):
         found: tuple[Broken, ...] = (Broken(root, reason),)
+    elif not root.exists():
+        root, found = _trusted(cache), ()
     else:
         found = (*find_broken(root, repair=repair), *_broken_rows(root, repair=repair))
     if as_json:
-        typer.echo(_json([{**asdict(item), "path": str(item.path)} for item in found]))
+        _echo([{**asdict(item), "path": str(item.path)} for item in found])
     else:
         for item in found:
             typer.echo(f"{item.reason}{'; removed' if item.is_removed else ''}")
@@ -85,14 +90,14 @@ def print_pruned(cache: CacheSettings, *, as_json: bool) -> None:
 
     Raise HubError on failure.
     """
-    root = _trusted(cache)
+    root = _writable(cache)
     done = prune(root, cache.gb * 1e9, grace_s=0.0, aside_s=0.0)
     rows = _trimmed(root)
     if as_json:
         leftovers = [str(path) for path in done.leftovers]
         found = {"removed": list(map(_facts, done.removed)), "leftovers": leftovers, "aside": list(map(str, done.aside))}
         tuned = [str(kernel.path) for kernel in done.tuned]
-        typer.echo(_json({**found, "rows": rows, "tuning": tuned, "nbytes": done.nbytes}))
+        _echo({**found, "rows": rows, "tuning": tuned, "nbytes": done.nbytes})
         return
     freed = sum(item.nbytes for item in done.removed)
     left = f"{count(len(done.leftovers), 'leftover')} of killed processes"
@@ -109,19 +114,21 @@ def clear_and_print(cache: CacheSettings, *, as_json: bool, is_sure: bool, with_
 
     Tuning results may have taken hours, so they are removed only on request.
     """
-    root = _trusted(cache)
+    root = _writable(cache)
     tuned = list_tuned(root)
     if not is_sure:
         more = f", and {_tuned_text(tuned)}" if tuned and with_tuning else ""
         typer.confirm(f"Remove every executable, plan and measurement in {root}{more}?", abort=True, err=True)
     gone = clear_tuned(root) if with_tuning else ()
+    kept = [item.path for item in list_kept(root)]
     freed, rows = clear(root) + sum(kernel.nbytes for kernel in gone), 0
     if (root / DATABASE).exists():
-        with _measurements(root) as kept:
-            rows = kept.clear()
-            kept.trim()
+        with _measurements(root) as measurements:
+            rows = measurements.clear()
+            measurements.trim()
+    _check_gone(kept)
     if as_json:
-        typer.echo(_json({"nbytes": freed, "rows": rows, "tuning": [str(kernel.path) for kernel in gone]}))
+        _echo({"nbytes": freed, "rows": rows, "tuning": [str(kernel.path) for kernel in gone]})
         return
     typer.echo(f"removed {_size(freed)} of files and {count(rows, 'row')} of measurements")
     if gone:
@@ -135,7 +142,7 @@ def forget_and_print(backend: str | None, cache: CacheSettings, *, as_json: bool
 
     Raise HubError on failure, also for a backend that is neither installed nor recorded.
     """
-    root = _trusted(cache)
+    root = _writable(cache)
     if backend is not None:
         _check_named(backend, root)
     number = forget_faults(root, backend)
@@ -146,7 +153,10 @@ def forget_and_print(backend: str | None, cache: CacheSettings, *, as_json: bool
     whose = "" if backend is None else f" of {backend}"
     plans = f", and {count(n_plans, 'plan')} made after it" if n_plans else ""
     text = f"forgot {count(number, 'failure')}{whose}{plans}"
-    typer.echo(_json({"forgotten": number, "plans": n_plans}) if as_json else text)
+    if as_json:
+        _echo({"forgotten": number, "plans": n_plans})
+    else:
+        typer.echo(text)
 
 
 def _check_named(backend: str, root: Path) -> None:
@@ -163,7 +173,26 @@ def _trusted(cache: CacheSettings) -> Path:
     root = cache.root
     if root.exists() and (reason := distrust_root(root)):
         raise CacheError(f"the cache folder is not used: {reason}")
+    if not root.exists() and (file := next((one for one in root.parents if one.exists() and not one.is_dir()), None)):
+        raise CacheError(f"{root} cannot be a cache folder: {file} is not a folder")
     return root
+
+
+def _writable(cache: CacheSettings) -> Path:
+    """Return the cache folder, which need not exist. Raise CacheError also if this process cannot change its contents."""
+    root = _trusted(cache)
+    shut = (one for one in (root, root / DATABASE) if one.exists() and not os.access(one, os.W_OK))
+    if (first := next(shut, None)) is not None:
+        raise CacheError(f"{first} cannot be changed: this user may not write to it", hint=_AS_ITS_OWNER)
+    return root
+
+
+def _check_gone(paths: Iterable[Path]) -> None:
+    """Raise CacheError if one of these paths, which should have been removed, is still there."""
+    left = [path for path in paths if os.path.lexists(path)]
+    if left:
+        more = f", nor could {count(len(left) - 1, 'other')}" if len(left) > 1 else ""
+        raise CacheError(f"{left[0]} could not be removed{more}", hint=_AS_ITS_OWNER)
 
 
 @contextmanager
@@ -202,11 +231,12 @@ def _trimmed(root: Path) -> int:
 def _broken_rows(root: Path, *, repair: bool) -> tuple[Broken, ...]:
     if not (root / DATABASE).exists():
         return ()
+    before = files_aside(root)
     kept, note = Measurements.open(root)
     found = kept.find_broken(repair=repair)
     kept.close()
     path = root / DATABASE
-    set_aside = [Broken(path, note, is_removed=True)] if note else []  # opening it has moved it aside
+    set_aside = [Broken(path, note, is_removed=files_aside(root) != before)] if note else []  # opening may move it aside
     return (*set_aside, *(Broken(path, f"{path}: {text}", is_removed=repair) for text in found))
 
 
@@ -304,5 +334,5 @@ def _age(since_s: float | None) -> str:
     return f"{age_s / scale:.0f} {unit}"
 
 
-def _json(facts: Any) -> str:
-    return json.dumps(facts, indent=2)
+def _echo(facts: Any) -> None:
+    echo_json(json.dumps(facts, indent=2))

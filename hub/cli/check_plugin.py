@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from hub.cli.output import echo_json
 from hub.report.output import check_output
 from hub.report.progress import progress_for
 from hub.testing.conformance.score import score_lines, write_score
@@ -24,7 +25,7 @@ def print_check(backend: str, *, only: str | None, json: str | None, limit_s: fl
     progress = progress_for(f"check of {backend}")
     score = check_backend(backend, only=names, limit_s=LIMIT_S if limit_s is None else limit_s, progress=progress)
     if json == _STANDARD_OUTPUT:
-        typer.echo(score.to_json())
+        echo_json(score.to_json())
     else:
         for line in score_lines(score):
             typer.echo(line)

@@ -17,6 +17,7 @@ import typer
 from hub.cache.artifacts import folder_bytes
 from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements, machine_digest
+from hub.cli.output import echo_json
 from hub.config.options import Options
 from hub.config.settings import from_file
 from hub.discovery.listing import ListedBackend, list_backends
@@ -73,7 +74,7 @@ def print_health(options: Options, *, as_json: bool, measure: bool) -> None:
     """Print the findings, and exit with status 1 if an installed backend fails its probe. Raise HubError on failure."""
     health = examine(options, measure=measure)
     if as_json:
-        typer.echo(json.dumps(asdict(health) | {"is_healthy": health.is_healthy}, indent=2))
+        echo_json(json.dumps(asdict(health) | {"is_healthy": health.is_healthy}, indent=2))
     else:
         for line in health_lines(health):
             typer.echo(line)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hub.cli.ending import ending
+from hub.cli.output import output_for_json
 from hub.errors import OptionError
 
 if TYPE_CHECKING:
@@ -72,7 +74,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     """Return the command with a `--verbose` flag: errors become one line and a hint, exit status 1, or 2 for wrong use."""
 
     def run(*, verbose: bool, **arguments: Any) -> None:
-        with ending(is_verbose=verbose):
+        is_alone = arguments.get("json") in (True, "-")
+        with ending(is_verbose=verbose), output_for_json() if is_alone else nullcontext():
             function(**arguments)
 
     return _signed(run, function, {"verbose": (_VERBOSE, False)})

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from hub.cli.output import echo_json
 from hub.errors import OptionError, PlanError
 from hub.plan import Plan
 from hub.plan_file import plans_json, read_plans
@@ -22,7 +23,7 @@ def print_plan_file(file: str, *, as_json: bool) -> None:
 def print_plans(plans: Sequence[Plan], *, as_json: bool) -> None:
     """Print plans as tables, or as the JSON of a plan file."""
     if as_json:
-        typer.echo(plans_json(plans))
+        echo_json(plans_json(plans))
         return
     from hub.report.tables import plan_table
 
@@ -40,7 +41,7 @@ def print_diff(old: str, new: str, *, as_json: bool) -> None:
     except PlanError as error:  # status 1 means that the plans differ, so a bad file has another one, as with diff
         raise OptionError(error.message, hint=error.hint) from error
     if as_json:
-        typer.echo(json.dumps(diff_facts(diffs), indent=2))
+        echo_json(json.dumps(diff_facts(diffs), indent=2))
     else:
         Console(highlight=False).print(diff_text(diffs, old, new))
     if not all(diff.is_empty for diff in diffs):

@@ -16,6 +16,7 @@ from hub.bench.closeness import Difference, difference, tensors_in
 from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import load_model
 from hub.capture.call import uncompiled
+from hub.cli.output import echo_json
 from hub.cli.plan import print_plans
 from hub.frontend.direct.why_dynamo import calls_text, why_dynamo
 from hub.frontend.ownership import captured_plans
@@ -65,7 +66,7 @@ def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json
         eager = time_call(lambda: loaded.module(*loaded.inputs), _TIMED_S, awaited=awaited)
     plans: Sequence[Plan] = captured_plans(compiled)
     if as_json:
-        typer.echo(
+        echo_json(
             json.dumps(_run_facts(spec, found, apart, first_s, warm, eager) | json.loads(plans_json(plans)), indent=2)
         )
         return

@@ -14,6 +14,7 @@ import typer
 
 from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import LoadedModel, load_model
+from hub.cli.output import echo_json
 from hub.cli.plan import print_plans
 from hub.config.options import Options, resolve
 from hub.errors import CacheError, OptionError
@@ -52,7 +53,7 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
     if as_json:
         kept_in = str(chosen.cache.root) if is_kept else None
         facts = _facts(spec, chosen, took_s, output) | {"kept_in": kept_in, "searched": list(searched)}
-        typer.echo(json.dumps(facts | json.loads(plans_json(plans)), indent=2))
+        echo_json(json.dumps(facts | json.loads(plans_json(plans)), indent=2))
     else:
         print_plans(plans, as_json=False)
         for line in searched:

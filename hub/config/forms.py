@@ -28,7 +28,10 @@ class _Form:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise ValueError(f"{text!r} names nothing")
+    return names
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -211,6 +211,9 @@ def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
 
 def _check_agreement(options: Options) -> None:
     """Raise OptionError if two settings contradict each other."""
+    folder = options.debug_dir
+    if folder is not None and (file := next((one for one in (folder, *folder.parents) if one.is_file()), None)):
+        raise OptionError(f"option 'debug_dir' (from {options.origin('debug_dir')}): {file} is a file, not a folder")
     if _EAGER in options.exclude:
         raise OptionError(
             f"option 'exclude' (from {options.origin('exclude')}): eager is the fallback and cannot be excluded"

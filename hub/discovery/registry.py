@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
-from hub.config.settings import Setting, from_environment, is_variable, of_backend, why_not_named
+from hub.config.settings import Setting, from_environment, is_variable, of_backend
+from hub.discovery.claims import problems_of
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.plugins import Plugin
 from hub.discovery.trial import Trials, registered, try_imports
@@ -152,8 +153,8 @@ def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -
     try:
         with kept_state() as changed:
             plugin = Plugin.of(point.name, point.load())
-            entries = [Entry(_checked(info), package, version, _status(info)) for info in registered(plugin)]
-            entries = [_under_variables(_well_named(entry)) for entry in entries]
+            entries = [_described(_checked(info), package, version) for info in registered(plugin)]
+            entries = [_under_variables(entry) for entry in entries]
         plugins.append(plugin)
         note = told_changes(changed, HERE, "importing it")
         return tuple(replace(entry, note=note) for entry in entries)
@@ -163,10 +164,11 @@ def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -
         return (_broken(point.name, package, version, _fault_of(error)),)
 
 
-def _well_named(entry: Entry) -> Entry:
-    """Return an entry; without settings and refused if its name is one that the hub's own settings have."""
-    reason = why_not_named(entry.name)
-    return replace(entry, info=replace(entry.info, settings=""), status=refused(reason)) if reason else entry
+def _described(info: BackendInfo, package: str, version: str) -> Entry:
+    """Return an entry; without settings and refused if its description is wrong."""
+    if problems := problems_of(info):
+        return Entry(replace(info, settings=""), package, version, refused("; ".join(problems)))
+    return Entry(info, package, version, _status(info))
 
 
 def _under_variables(entry: Entry) -> Entry:

@@ -192,6 +192,7 @@ def _fallback(item: Loaded, report: Report | None, *, strict: bool) -> Callable[
             raise error
         if written := _written(item.cluster, versions, inputs):
             error = _spoilt(item, written, error)
+        outputs = () if written else item.cluster.module(*inputs)  # if eager raises too, the error is the call's own
         if strict and isinstance(error, (AccuracyError, ContractError)):
             raise error
         if strict:
@@ -208,7 +209,7 @@ def _fallback(item: Loaded, report: Report | None, *, strict: bool) -> Callable[
             report(item.backend, name, error, is_final=is_final)
         if written:
             raise error  # eager's result would be wrong
-        return item.cluster.module(*inputs)
+        return outputs
 
     return failed
 

@@ -8,13 +8,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
 from hub.capture.specialize import is_size, specialized
-from hub.config.options import Options, check_backends
+from hub.config.options import Options
 from hub.discovery.registry import registry
 from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
 from hub.dispatch.debug import write_debug_folder
@@ -23,6 +24,7 @@ from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard, held_at, on_held_storage
 from hub.errors import CaptureError, OptionError, PlanError, text_of, warn_user
+from hub.frontend.checking import check_names
 from hub.partition.group import Group
 from hub.plan import EAGER, TROUBLE, DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.planning.aside import Aside, too_large_to_copy
@@ -250,7 +252,7 @@ class CompiledGraph:
         self._bindings = fresh
 
     def _build(self, args: Sequence[Any]) -> Binding:
-        check_backends(self.options, registry().configured(self.options).entries)
+        check_names(self.options)
         if self._aside is not None and self._aside.is_pending:
             return self._waiting(args)
         if not self._may_answer_in_eager() or (maker := self._maker(self._with_guarded_weights(args))).is_quick():
@@ -403,8 +405,14 @@ class CompiledGraph:
         self._cache_problem = made.cache_problem
         observe(registry(), "hub_plan_made", plan=made.plan)
         if self.options.debug_dir is not None:
-            write_debug_folder(self.options.debug_dir, graph, made.plan, assembled.source, made.loaded)
+            self._write_debug_folder(self.options.debug_dir, graph, assembled.source, made)
         return assembled
+
+    def _write_debug_folder(self, root: Path, graph: Graph, source: str, made: Made) -> None:
+        try:
+            write_debug_folder(root, graph, made.plan, source, made.loaded)
+        except OSError as error:
+            self._note(Stage.SAVE, f"debug_dir: {text_of(error)}")
 
     def _by_size(self, run: Run, plan: Plan) -> Run:
         """Return a runner that gives frequent sizes plans of their own, if planning may go on while the model runs."""

@@ -15,9 +15,10 @@ from hub.capture.call import capture_call, program_behind
 from hub.capture.inference import capture_inference
 from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
-from hub.config.options import check_backends, resolve
+from hub.config.options import resolve
 from hub.discovery.registry import registry
 from hub.errors import CaptureError, HubError, OptionError, type_of
+from hub.frontend.checking import check_names
 from hub.frontend.compiled import eager_plan
 from hub.frontend.direct.why_dynamo import calls_text
 from hub.plan import Event, EventKind, Plan, Stage
@@ -43,7 +44,7 @@ def explain(
     if not callable(model):
         raise OptionError(f"{type_of(model)} cannot be called", hint="pass a torch.nn.Module or a function")
     chosen = resolve(options, os.environ, Path.cwd())
-    check_backends(chosen, registry().configured(chosen).entries)
+    check_names(chosen)
     found: list[Plan] = []
     errors: list[HubError] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from hub.cache.keys import digest_of, plan_parts
 from hub.cache.measurements import Measurements
 from hub.cache.store import Store
 from hub.config.options import Options
+from hub.config.suggest import did_you_mean
 from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
@@ -207,9 +208,8 @@ class Maker:
 
     def _context(self, store: Store, session: Session) -> tuple[PlanningContext, tuple[Event, ...]]:
         measurements, text = Measurements.open(store.root)
-        notes = tuple(
-            Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=note) for note in (text, *self.registry.notes) if note
-        )
+        texts = (text, *self.registry.notes, *_forced_nowhere(self.options, self.graph))
+        notes = tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=note) for note in texts if note)
         context = PlanningContext(
             session.crew.sample,
             self.options,
@@ -338,6 +338,15 @@ class Maker:
             raise PlanError(
                 f"strict: would run in eager: {text}", node=name, hint="allow it with strict=False, or force it to eager"
             )
+
+
+def _forced_nowhere(options: Options, graph: Graph) -> Iterable[str]:
+    """Yield a note for each operator that the options force, and that this graph does not have."""
+    present = {operator_name(node) for node in graph.nodes}
+    present |= {name.rpartition(".")[0] for name in present}
+    for name in options.force:
+        if name not in present:
+            yield f"force: no node of this graph is {name}{did_you_mean(name, present)}"
 
 
 def _not_kept(reason: str) -> Event:

@@ -308,10 +308,12 @@ def test_results_of_other_libraries_are_read() -> None:
 
 def test_a_missing_folder_is_noticed_before_the_race(tmp_path: Path) -> None:
     """Minutes of timing are not thrown away for a wrong path."""
-    from hub.cli.bench import CommonFlags, print_bench
+    from hub.cli.bench import OUTPUT, CommonFlags, ZooFlags, print_bench
 
     with pytest.raises(HubError, match="there is no folder"):
-        print_bench("mlp", CommonFlags(None, 3, {}), None, str(tmp_path / "missing" / "out.json"))
+        print_bench(
+            CommonFlags(None, 3, {}), ZooFlags("mlp", None, 2, None, str(tmp_path / "missing" / "out.json"), OUTPUT)
+        )
 
 
 def test_a_folder_named_like_the_package_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import json
+import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
@@ -17,7 +18,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 import hub
-from hub.errors import OptionError
+from hub.errors import HubWarning, OptionError
 
 OPTIONS = {"tune": "off", "start": "wait", "backends": ["inductor"]}
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -513,3 +514,23 @@ def test_an_object_with_compiled_methods_shows_them() -> None:
     one.f(X)
     assert [name for name in vars(one) if not name.startswith("_hub_compiled_f_")] == ["k"]
     assert json.dumps({name: value for name, value in vars(one).items() if not name.startswith("_hub_")}) == '{"k": 1}'
+
+
+@pytest.mark.parametrize("entry", [compiled, lambda module: torch.compile(module, backend="hub", options=OPTIONS)])
+def test_a_wrong_request_is_no_failure_of_a_backend(entry: Callable[..., Any]) -> None:
+    """Where eager raises too, nobody is warned, and nothing is remembered."""
+    torch._dynamo.reset()
+    module = nn.Linear(4, 4)
+    call = entry(module)
+    for _ in range(N_CALLS):
+        call(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HubWarning)
+        for _ in range(N_CALLS):
+            with pytest.raises(RuntimeError, match="must have the same dtype"):
+                call(torch.ones(3, 4, dtype=torch.int64))  # tensors without data do not show this
+    (event,) = (event for plan in hub.plans(call) for event in plan.events if event.kind != "note")
+    assert event.kind == "refused"
+    assert "eager raises on these inputs, too" in event.message
+    torch.testing.assert_close(call(X), module(X))
+    assert hub.plans(call)[0].backends == ("inductor",)

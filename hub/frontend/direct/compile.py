@@ -255,8 +255,8 @@ def _class_for(kind: type) -> Any:
 
 
 def _class_of(compiled: Any) -> Any:
-    program = program_behind(compiled)
-    return type(compiled) if program is None else cast("Any", type(program.function))
+    program: Any = program_behind(compiled)
+    return cast("Any", type)(compiled if program is None else program.function)
 
 
 def _set_class(compiled: Any, kind: type) -> None:

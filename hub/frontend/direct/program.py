@@ -20,9 +20,9 @@ from torch import fx
 
 from hub.capture.call import forget_compiled
 from hub.capture.frames import captured_for_hub
-from hub.config.options import check_backends, resolve
-from hub.discovery.registry import registry
+from hub.config.options import resolve
 from hub.errors import FreezeError
+from hub.frontend.checking import check_names
 from hub.frontend.direct.entry import Entry, Inputs
 from hub.frontend.direct.general import General, apart, generated, is_known
 from hub.frontend.direct.modes import Modes, are_plain, is_for_eager
@@ -189,7 +189,7 @@ class Program:
         """Return whether the first call runs in eager and capture waits. Raise OptionError for wrong options."""
         options = resolve(self.options, environment_now(), Path.cwd())
         if options.backends or options.exclude or options.force:
-            check_backends(options, registry().configured(options).entries)
+            check_names(options)
         self._is_called, self._starts_in_eager = True, options.may_answer_in_eager
         return self._starts_in_eager
 

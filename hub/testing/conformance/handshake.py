@@ -5,17 +5,16 @@ from __future__ import annotations
 import importlib.metadata as metadata
 import inspect
 import json
-import math
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
+from hub.discovery.claims import problems_of
 from hub.discovery.plugins import Plugin
 from hub.discovery.registry import registry
 from hub.discovery.trial import registered
@@ -67,38 +66,9 @@ def _registration_problems(entry: Entry) -> list[str]:
     info = cast("Any", entry.info)
     if not entry.status.accepted:
         return [f"{entry.status.reason}{f'; to fix it: {info.install}' if info.install else ''}"]
-    return [problem for holds, problem in _claims(info) if not holds] + list(_requirement_problems(info))
-
-
-def _claims(info: Any) -> Iterator[tuple[bool, str]]:
-    """Yield what must hold for a `BackendInfo`, whose fields a plugin may have filled with anything."""
-    yield isinstance(info, BackendInfo), f"hub_backends() returned {type_of(info)}, not a BackendInfo"
-    yield _matches(_NAME, info.name), f"name {info.name!r} is not a short lower-case word"
-    yield _matches(_PATH, info.factory), f'factory {info.factory!r} has not the form "package.module:callable"'
-    yield isinstance(info.summary, str), f"summary is {type_of(info.summary)}, text expected"
-    yield (
-        not info.operators or _matches(_PATH, info.operators),
-        f"operators {info.operators!r} is not of the form module:TABLE",
-    )
-    yield bool(info.devices), "devices is empty"
-    yield bool(info.dtypes), "dtypes is empty"
-    for dtype in info.dtypes:
-        is_known = isinstance(getattr(torch, str(dtype), None), torch.dtype)
-        yield is_known, f"dtypes names {dtype!r}, which torch does not know"
-    for flag in ("dynamic_shapes", "training"):
-        yield isinstance(getattr(info, flag), bool), f"{flag} is {getattr(info, flag)!r}, True or False expected"
-    max_relative_error = info.max_relative_error
-    is_error = (
-        isinstance(max_relative_error, (int, float)) and math.isfinite(max_relative_error) and max_relative_error >= 0
-    )
-    yield is_error, f"max_relative_error is {max_relative_error!r}, a number of at least 0 expected"
-    peers = cast("Mapping[Any, Any]", info.peers)
-    for name, place in peers.items():
-        yield _matches(_PATH, place), f'peer {name!r} is {place!r}, not "package.module:callable"'
-
-
-def _matches(pattern: re.Pattern[str], value: Any) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None
+    if not isinstance(info, BackendInfo):
+        return [f"hub_backends() returned {type_of(info)}, not a BackendInfo"]
+    return [*problems_of(info), *_requirement_problems(info)]
 
 
 def _requirement_problems(info: BackendInfo) -> Iterator[str]:

@@ -17,7 +17,7 @@ from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
-from hub.errors import CompileError, ContractError, PluginError, RunError, text_of, type_of
+from hub.errors import CompileError, ContractError, InputRefused, PluginError, RunError, text_of, type_of
 from hub.plan import Stage
 from hub.plugin.backend import CompileSettings, Executable, overrides
 from hub.plugin.canonical import canonical_text
@@ -201,15 +201,32 @@ def verify_cluster(
     """Verify an executable on real inputs, and with `budget_s` on generated ones too.
 
     With a `fingerprint`, its result on these inputs in an earlier process, eager runs only if it does not reproduce that.
-    Raises RunError for anything that it raises while running, and ContractError if it changes process state.
+    Raises RunError for anything that it raises while running, and ContractError if it changes process state. Raises
+    InputRefused if eager raises on these inputs as well: they are at fault.
     """
     executable = _watched(executable, backend, cluster.name)
-    with running(backend, cluster.name):
+    with _at_fault(cluster, backend, inputs), running(backend, cluster.name):
         if fingerprint is not None and (known := recognized(cluster, backend, executable, inputs, fingerprint)):
             return known
         if budget_s is None:
             return verify(cluster, backend, executable, inputs, accuracy, reference=reference)
         return verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s, saturates=saturates)
+
+
+@contextmanager
+def _at_fault(cluster: Cluster, backend: str, inputs: Sequence[Any]) -> Generator[None]:
+    """Turn RunError into InputRefused where eager raises on the same inputs."""
+    try:
+        yield
+    except InputRefused:
+        raise
+    except RunError as error:
+        try:
+            cluster.module(*inputs)
+        except Exception as own:  # noqa: BLE001 - whatever the program raises
+            text = f"eager raises on these inputs, too: {text_of(own)}"
+            raise InputRefused(text, backend=backend, cluster=cluster.name) from error
+        raise
 
 
 def leisure_of(
