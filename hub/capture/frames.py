@@ -34,6 +34,7 @@ from torch import nn
 from hub.errors import warn_user
 from hub.torch_private import (
     ConvertFrameReturn,
+    FakeTensorMode,
     FrameAction,
     FrameExecStrategy,
     InternalTorchDynamoError,
@@ -95,7 +96,7 @@ class _Quiet(logging.Filter, threading.local):
 
 
 _quiet = _Quiet()
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(_quiet)
+logging.getLogger(FakeTensorMode.__module__).addFilter(_quiet)
 _left: weakref.WeakKeyDictionary[CodeType, _Left] = weakref.WeakKeyDictionary()
 """Code that was left to eager, which PyTorch would mark as never to be captured."""
 
