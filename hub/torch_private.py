@@ -172,6 +172,7 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
         "FakeTensorMode": _class(
             "torch._subclasses.fake_tensor:FakeTensorMode",
             "Tensors without data, with symbolic sizes: the meta device has neither devices nor a shape environment.",
+            "__module__",
         ),
         "detect_fake_mode": _function(
             "torch._guards:detect_fake_mode", "The mode of a graph's fake values, to trace the graph again in the same one."
