@@ -185,7 +185,7 @@ def test_settings_come_from_all_places_in_order(tmp_path: Path, monkeypatch: pyt
         ({"offset": 3}, r"option 'offset' \(from options=\) must be a mapping"),
         ({"offset": {"offset": object()}}, r"must be text, numbers"),
         ({"inductor": {"speed": 3}}, r"option 'inductor.speed' \(from options=\): inductor has no settings"),
-        ({"ofset": {"offset": 1}}, r"unknown option 'ofset' in options=; did you mean 'offset'"),
+        ({"ofset": {"offset": 1}}, r"unknown option 'ofset' \(from options=\); did you mean 'offset'"),
     ],
 )
 def test_wrong_settings_are_named(given: Mapping[str, Any], said: str) -> None:

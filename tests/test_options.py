@@ -218,7 +218,7 @@ def test_a_model_cannot_have_settings_that_hold_for_all(given: Mapping[str, Any]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[cache]\ndirectory = '/c'\n", "unknown option 'cache.directory' in FILE; did you mean 'cache.dir'?"),
+        ("[cache]\ndirectory = '/c'\n", "unknown option 'cache.directory' (from FILE); did you mean 'cache.dir'?"),
         ("cache = '/c'\n", "option 'cache' (from FILE) must be a table, got '/c'"),
         ("[workers]\ncount = -1\n", "option 'workers.count' (from FILE) must be a whole number, 0 for one a core, got -1"),
         (
@@ -262,7 +262,7 @@ def test_only_named_backends_may_bid_and_eager_always_may() -> None:
 def test_an_unknown_option_names_the_nearest_one() -> None:
     """A misspelt key says where it came from and what was meant."""
     text = message_of({"thread": 2})
-    assert "unknown option 'thread' in options=; did you mean 'threads'?" in text
+    assert "unknown option 'thread' (from options=); did you mean 'threads'?" in text
 
 
 def test_an_unknown_variable_names_the_nearest_one() -> None:
@@ -275,7 +275,7 @@ def test_an_unknown_variable_names_the_nearest_one() -> None:
 def test_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) -> None:
     """A misspelt key in hub.toml is found by its path."""
     deep = repository(tmp_path, "acuracy = 0.1\n")
-    assert f"unknown option 'acuracy' in {tmp_path / 'hub.toml'}; did you mean 'accuracy'?" in message_of(cwd=deep)
+    assert f"unknown option 'acuracy' (from {tmp_path / 'hub.toml'}); did you mean 'accuracy'?" in message_of(cwd=deep)
 
 
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hub.bench.bars import bars
 from hub.bench.contenders import EAGER, HUB, backend_left_out
 from hub.bench.result import Benchmark
 from hub.bench.summary import AT_PAR, Compiling, Summary, find, label, names_in, timed
+from hub.report.numbers import count
 
 _MARKS = {True: "met", False: "**missed**", None: "not measured"}
 
@@ -46,7 +47,7 @@ def _heading(runs: Sequence[Benchmark]) -> list[str]:
         "# Benchmark",
         "",
         f"{len(runs)} runs, {min(run.date for run in runs)} to {max(run.date for run in runs)}; {machine.cpu},",
-        f"{runs[0].threads} threads on {machine.cores} cores; Python {machine.python}, {libraries};",
+        f"{count(runs[0].threads, 'thread')} on {machine.cores} cores; Python {machine.python}, {libraries};",
         f"the hub at {commits} with {options}; {' or '.join(map(str, rounds))} rounds of blocks of {runs[0].block_s:g} s.",
         "The other files in this folder hold the rest.",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hub.bench.bars import ISOLATION_SHARE, VERIFICATION_SHARE
 from hub.bench.result import Benchmark, Interval, Result
 from hub.report.columns import columns
-from hub.report.numbers import duration
+from hub.report.numbers import count, duration
 
 HEADERS = ("contender", "one call", "95 % interval", "to best", "95 % interval of it", "error", "first call", "memory")
 
@@ -33,7 +33,7 @@ def _heading(run: Benchmark) -> list[str]:
     libraries = ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
     return [
         f"{run.model}: {', '.join(run.inputs) or 'no inputs'}",
-        f"{run.threads} threads on {machine.cores} cores of {machine.cpu}, load {machine.load:.1f} at the start",
+        f"{count(run.threads, 'thread')} on {machine.cores} cores of {machine.cpu}, load {machine.load:.1f} at the start",
         f"Python {machine.python}, {libraries}",
         f"{run.rounds} rounds of blocks of {run.block_s:g} s, {run.date}",
     ]

@@ -55,7 +55,7 @@ def _abilities(backend: ListedBackend) -> str:
 
 def _remarks(listed: Sequence[ListedBackend]) -> list[str]:
     lines = [
-        f"{backend.name}: {backend.reason}{f'; to fix it: {backend.install}' if backend.install else ''}"
+        f"{backend.name}: {' '.join(backend.reason.split())}{f'; to fix it: {backend.install}' if backend.install else ''}"
         for backend in listed
         if not backend.available
     ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata as metadata
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hub.cli.ending import ended, ending
-from hub.errors import PluginLoadError, text_of
+from hub.errors import PluginLoadError, text_of, type_of
 
 GROUP = "hub.commands"
 
@@ -46,9 +46,14 @@ def _points() -> Mapping[str, metadata.EntryPoint]:
 def _loaded(name: str) -> Any:
     try:
         found = _points()[name].load()
-        command = typer.main.get_command(cast("typer.Typer", found))
+        if not isinstance(found, typer.Typer):
+            raise TypeError(f"it is {type_of(found)}")
+        command = typer.main.get_command(found)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        failure = PluginLoadError(f"the command {name!r} cannot be loaded: {text_of(error)}", backend=name)
+        text = f"the command {name!r} cannot be loaded: {text_of(error)}"
+        failure = PluginLoadError(
+            text, backend=name, hint=f"its entry point in {GROUP!r} must be a typer.Typer that can be imported"
+        )
         raise ended(failure) from None
     run = command.invoke
 

@@ -182,7 +182,7 @@ def _unknown_key(key: Any, origin: str, known: Sequence[str]) -> OptionError:
         places = "; ".join(map(place_of, (key,) if key in KEYS else keys_of(table)))
         return OptionError(f"{origin}: {key!r} is set for all models at once", hint=f"set {places}")
     hint = f"choose from {', '.join(name for name in known if name in KEYS)}, or a backend's name"
-    return OptionError(f"unknown option {key!r} in {origin}{did_you_mean(str(key), known)}", hint=hint)
+    return OptionError(f"unknown option {key!r} (from {origin}){did_you_mean(str(key), known)}", hint=hint)
 
 
 def _unknown_variable(variable: str) -> OptionError:

@@ -6,7 +6,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -117,6 +117,8 @@ def wait(compiled: Any, timeout_s: float | None = None) -> bool:
     Show progress as planning does. Return False if the timeout comes first. Raise OptionError as `plans` does. Warn
     (HubWarning) if `hub.compile` made the model and nothing of it is captured yet.
     """
+    if timeout_s is not None and not (isinstance(cast("Any", timeout_s), (int, float)) and timeout_s >= 0):
+        raise OptionError(f"the timeout is {timeout_s!r}", hint="give seconds, or None to wait without a limit")
     if program_behind(compiled) is not None and not graphs_of(compiled):
         text = "nothing is captured yet, so nothing is planned"
         warn_user(f"{text}\n  hint: call the model twice, or give hub.compile its example_inputs")

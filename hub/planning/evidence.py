@@ -16,6 +16,7 @@ from hub.planning.steps import plain_names
 from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Graph, spec_of
 from hub.plugin.table import operator_name
+from hub.report.numbers import duration
 
 Mode = Literal["inference", "forward", "backward"]
 
@@ -114,8 +115,8 @@ def _reason(graph: Graph, found: Group, decision: Decision, verdicts: Verdicts, 
             return "the only plan that could be timed"
         next_best = min(rivals, key=lambda item: item.median_s)
         won = next(item for item in decision.proof.contenders if item.won)
-        against = f"{next_best.name} {next_best.median_s * 1e3:.3g} ms"
-        return f"plan {best.name} took {won.median_s * 1e3:.3g} ms whole, next {against}"
+        against = f"{next_best.name} {duration(next_best.median_s)}"
+        return f"plan {best.name} took {duration(won.median_s)} whole, next {against}"
     return f"cheapest by {decision.decided_by}"
 
 

@@ -421,7 +421,8 @@ class _Measuring:
         for backend in (*self.verdicts.backends, *self.verdicts.unasked):
             mine = [plan for plan in plans if plan.assignment.backends == (backend,)]
             if backend not in tried and mine and self._is_open(mine[0]):
-                text = f"not tried: expected to take {duration(self._attempt(mine[0]).run_s)} a call; `hub tune` tries more"
+                more = "a larger `budget_s` tries more" if self.is_full else "`hub tune` tries more"
+                text = f"not tried: expected to take {duration(self._attempt(mine[0]).run_s)} a call; {more}"
                 yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=text)
 
     def _overlap_notes(self, race: Race) -> Iterable[Event]:

@@ -31,9 +31,10 @@ def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 def heading(plan: Plan) -> list[str]:
     """Return the lines that show what the plan is for and how it was decided."""
+    busy = "may busy-wait" if plan.busy_wait else "no busy-waiting"
     facts = (
-        ("inputs", ", ".join(plan.inputs) or "none"),
-        ("threads", f"{plan.threads}, {'may busy-wait' if plan.busy_wait else 'no busy-waiting'} between calls"),
+        ("inputs", ", ".join(plan.inputs) or "none, or not given"),
+        ("threads", f"{plan.threads or 'as PyTorch'}, {busy} between calls"),
         (
             "accuracy",
             "as exact as float32 eager" if plan.accuracy is None else f"max|error| / max|reference| <= {plan.accuracy:g}",
@@ -44,7 +45,8 @@ def heading(plan: Plan) -> list[str]:
     if plan.search is not None:
         facts = (*facts, ("search", search_text(plan.search)))
     clusters = f"{count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends) or 'nothing'}"
-    return [f"plan of {plan.graph} ({plan.mode}): {clusters}", *(f"  {name:<10}  {text}" for name, text in facts)]
+    title = plan.graph or "any graph with its nodes"
+    return [f"plan of {title} ({plan.mode}): {clusters}", *(f"  {name:<10}  {text}" for name, text in facts)]
 
 
 def search_text(search: Search) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hub.config.suggest import did_you_mean
 from hub.discovery.registry import load_attribute
-from hub.errors import ModelError, OptionError
+from hub.errors import ModelError, OptionError, text_of
 
 if TYPE_CHECKING:
     import torch
@@ -96,6 +96,8 @@ def _needed_packages(name: str) -> Generator[None]:
     except ModuleNotFoundError as error:
         hint = "pip install 'compiler-hub[bench]'"
         raise ModelError(f"model {name!r} needs the package {error.name}", hint=hint) from error
+    except RuntimeError as error:  # PyTorch's, for tensors that do not fit into memory
+        raise ModelError(f"model {name!r} could not be made: {text_of(error)}", hint="choose a smaller --batch") from error
 
 
 def _unsettle(module: torch.nn.Module) -> None:
