@@ -14,6 +14,8 @@ REFERENCE = "the interpreter: reference only"
 VERSIONS = ">=3.6,<3.10"
 DISTRIBUTIONS = ("triton", "triton-rocm", "pytorch-triton-rocm", "triton-xpu", "pytorch-triton-xpu")
 """Wheels that contain the module `triton`: the general one, and those that PyTorch's wheels for AMD and Intel require."""
+TARGET = r"cuda:(7[0-9]|[89][0-9]|1[0-9][0-9])|hip:gfx[0-9a-z]+"
+"""Pattern of a GPU to compile for: Triton needs compute capability 7.0."""
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """Device files of the drivers for NVIDIA's and AMD's GPUs, and for both under WSL."""
 
@@ -22,7 +24,7 @@ def _split(value: Any) -> Any:
     return tuple(filter(None, value.replace(",", " ").split())) if isinstance(value, str) else value
 
 
-_Target = Annotated[str, Field(pattern=r"^(cuda:[0-9]+|hip:[0-9a-z]+)$")]
+_Target = Annotated[str, Field(pattern=f"^({TARGET})$")]
 _Targets = Annotated[tuple[_Target, ...], BeforeValidator(_split)]
 
 

@@ -15,6 +15,7 @@ from hub.plugin import CompileError, OptionError
 from .functions import TYPES
 from .interpreter import loaded
 from .kernel import Kernel
+from .settings import TARGET
 from .source import File, launch_options
 
 NAME = "triton"
@@ -46,12 +47,13 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         """Parse "cuda:90" or "hip:gfx942". Raise OptionError for other text."""
-        backend, colon, arch = text.partition(":")
+        backend, _, arch = text.partition(":")
         if backend == "xpu":
             wheel = "the wheel triton-xpu (pytorch-triton-xpu for older PyTorch)"
             raise OptionError(f"xpu is compiled for by {wheel}, which takes triton's place", backend=NAME)
-        if backend not in _WARP or not colon or not arch or (backend == "cuda" and not arch.isdecimal()):
-            raise OptionError(f"{text!r} is not a target", backend=NAME, hint="write cuda:90 or hip:gfx942")
+        if re.fullmatch(TARGET, text) is None:  # LLVM would end the process for an architecture that it does not know
+            hint = "write cuda: and a compute capability from 70 on (cuda:90), or hip: and an architecture (hip:gfx942)"
+            raise OptionError(f"{text!r} is not a target", backend=NAME, hint=hint)
         return cls(backend, arch)
 
     @property

@@ -117,7 +117,16 @@ def _reason(graph: Graph, found: Group, decision: Decision, verdicts: Verdicts, 
         won = next(item for item in decision.proof.contenders if item.won)
         against = f"{next_best.name} {duration(next_best.median_s)}"
         return f"plan {best.name} took {duration(won.median_s)} whole, next {against}"
+    if _is_underbid(found, decision, verdicts):
+        return f"part of the cheapest plan by {decision.decided_by}: changing between backends costs time, too"
     return f"cheapest by {decision.decided_by}"
+
+
+def _is_underbid(found: Group, decision: Decision, verdicts: Verdicts) -> bool:
+    """Return whether another backend would run these nodes in less time."""
+    bids = {name: decision.costs.get(Group(name, found.nodes)) for name in verdicts.by_backend}
+    known = {name: cost.run_s for name, cost in bids.items() if cost is not None}
+    return min(known.values(), default=0.0) < known.get(found.backend, 0.0)
 
 
 def _eager_reason(graph: Graph, found: Group, verdicts: Verdicts) -> str:
