@@ -10,7 +10,10 @@ import typer
 from hub.plugin import command
 
 Folder = Annotated[
-    Path, typer.Argument(help="A cluster's debug folder, from someone you trust: it contains pickles and code.")
+    Path,
+    typer.Argument(
+        metavar="FOLDER", help="A cluster's debug folder, from someone you trust: it contains pickles and code."
+    ),
 ]
 Source = Annotated[Path, typer.Argument(metavar="IN.MLIR", help="A program in StableHLO, or in BladeDISC's MHLO.")]
 Library = Annotated[

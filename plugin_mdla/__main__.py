@@ -20,9 +20,13 @@ app = typer.Typer(
 
 _SAMPLES = "write them with torch.save([inputs of one call, ...], FILE)"
 
-Model = Annotated[str, typer.Argument(help="A model as for `hub run`: a name, module:function, or file.py:function.")]
-Samples = Annotated[Path, typer.Option("--samples", help="A list of inputs (tensors, or tuples of them) from torch.save.")]
-Out = Annotated[Path, typer.Option("-o", "--output", help="The calibration file to write.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model as for `hub run`: a name, module:function, or file.py:function.")
+]
+Samples = Annotated[
+    Path, typer.Option("--samples", metavar="FILE", help="A list of inputs (tensors, or tuples of them) from torch.save.")
+]
+Out = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The calibration file to write.")]
 
 
 @app.command()
@@ -43,7 +47,9 @@ def calibrate(model: Model, samples: Samples, output: Out = Path("calib.json")) 
 
 @app.command()
 @command
-def report(model: Model, calibration: Annotated[Path | None, typer.Option(help="A calibration file.")] = None) -> None:
+def report(
+    model: Model, calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="A calibration file.")] = None
+) -> None:
     """Print format, saturation and error of every layer that the device takes, and the time predicted for the board."""
     from hub.plugin import load_model
 
