@@ -30,6 +30,7 @@ import torch
 
 import hub
 from hub.errors import text_of
+from hub.frontend.ownership import graphs_of
 from hub.process.environment import variables_set
 
 VARIABLE = "TORCH_MLIR"
@@ -144,6 +145,8 @@ def examine(
         except Exception as error:  # noqa: BLE001 - counted
             verdict = "raises" if _is_traced(program, path, arguments, dynamic=dynamic) else "not run"
             return Outcome(name, verdict, nodes, by_disc, text_of(error).splitlines()[0][:120])
+        if not graphs_of(compiled) and not _is_traced(program, path, arguments, dynamic=dynamic):
+            return Outcome(name, "not run", nodes, by_disc, "it runs in eager, because PyTorch cannot capture it")
         counted, by = _counts(compiled)
         nodes, by_disc = nodes + counted, by_disc + by
         problem = problem or _difference(found, right)
