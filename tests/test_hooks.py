@@ -197,7 +197,7 @@ def test_an_observer_that_raises_disturbs_nobody(install_plugin: Any, caplog: py
         ({"name": "../../x"}, "name '../../x' is not a short lower-case word"),
         ({"name": "a,b"}, "name 'a,b' is not a short lower-case word"),
         ({"name": ""}, "name '' is not a short lower-case word"),
-        ({"dtypes": ("float33",)}, "dtypes names 'float33', which torch does not know"),
+        ({"dtypes": ("32 bits",)}, "dtypes names '32 bits', which is no word"),
         ({"devices": "cpu"}, "devices is 'cpu', a tuple of words expected"),
         ({"factory": "module"}, "factory 'module' has not the form \"package.module:callable\""),
         ({"max_relative_error": float("nan")}, "max_relative_error is nan, a number of at least 0 expected"),

@@ -88,9 +88,12 @@ class _Program:
 
 def program_behind(model: Any) -> Any | None:
     """Return the `hub.frontend.direct.program.Program` of what `hub.compile` returned; None for other objects."""
-    if not any(OWN_SLOT in vars(kind) for kind in type(model).__mro__) and OWN_SLOT not in getattr(model, "__dict__", {}):
-        return None  # a wrapper that passes unknown names on to a compiled model is not compiled itself
-    return getattr(model, OWN_SLOT, None)
+    if not any(OWN_SLOT in vars(kind) for kind in type(model).__mro__):
+        return None  # a wrapper that passes on names, or copies attributes, of a compiled model is not compiled itself
+    try:
+        return object.__getattribute__(model, OWN_SLOT)
+    except AttributeError:
+        return None
 
 
 def uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:

@@ -61,28 +61,39 @@ _NOT_CAPTURED = ConvertFrameReturn(apply_to_code=False)
 """Result returned to PyTorch for a frame that runs in eager this time."""
 _IN_EAGER = ConvertFrameReturn(FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP), apply_to_code=False)
 """Result returned to PyTorch for a frame that runs in eager this time, with all that it calls."""
+_MAX_WAIT = 255
+"""Number of calls after which capture is attempted again at the latest."""
 _WRONG_CALLS = 2
 """Number of failures in a row that may be wrong calls. After that, what the frame calls is captured by itself."""
 
 
 @dataclass(slots=True)
 class _Left:
-    """How often a frame's code was left to eager."""
+    """How often code was left to eager, by whichever model."""
 
     calls: int = 0
     """Number of calls that PyTorch counts as attempts to capture it."""
-    failures: int = 0
-    """Number of failures in a row."""
-    to_wait: int = 0
-    """Number of calls until the next attempt: it doubles with each failure, so that calls that always fail cost little."""
     is_recurrent: bool = False
     """True if it stays in eager in training because of a recurrent module."""
 
+
+@dataclass(slots=True)
+class _Failures:
+    """Failures of one model to have some code captured."""
+
+    in_a_row: int = 0
+    to_wait: int = 0
+    """Number of calls until the next attempt: it doubles with each failure, so that calls that always fail cost little."""
+
     def failed(self) -> ConvertFrameReturn:
         """Count a failure, and return the answer to PyTorch."""
-        self.failures += 1
-        self.to_wait = 2 ** (self.failures - 1) - 1
-        return _IN_EAGER if self.failures <= _WRONG_CALLS else _NOT_CAPTURED
+        self.in_a_row += 1
+        self.to_wait = min(2 ** (self.in_a_row - 1) - 1, _MAX_WAIT)
+        return self.answer()
+
+    def answer(self) -> ConvertFrameReturn:
+        """Return the answer to PyTorch for a call that runs in eager."""
+        return _IN_EAGER if self.in_a_row <= _WRONG_CALLS else _NOT_CAPTURED
 
 
 class _Quiet(logging.Filter, threading.local):
@@ -123,6 +134,8 @@ class Frames:
     """Kind of a recurrent module that stays in eager because gradients are recorded."""
     codes: list[weakref.ref[CodeType]] = field(default_factory=list[weakref.ref[CodeType]])
     """Code whose compiled form PyTorch may keep for this model."""
+    failures: weakref.WeakKeyDictionary[CodeType, Any] = field(default_factory=weakref.WeakKeyDictionary[CodeType, Any])
+    """Code that could not be captured for this model the last time."""
 
     def __reduce__(self) -> tuple[type[Frames], tuple[()]]:
         """Copy and pickle as an empty record: nothing has been captured yet for a copied or unpickled model."""
@@ -192,35 +205,42 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
         allowed = dynamo_config.allow_rnn or not torch.is_grad_enabled()
         in_eager = "" if allowed or args[one_graph] else _trained(args[variables], args[cells])
         left = _left.setdefault(args[code], _Left())
-        if (in_eager and left.is_recurrent) or left.to_wait > 0:
+        failures: _Failures = frames.failures.get(args[code]) or _Failures()
+        may_fail = not args[one_graph] and not _is_strict(wrapper)
+        if may_fail and failures.to_wait > 0:
             left.calls += 1
-            left.to_wait -= left.to_wait > 0
+            failures.to_wait -= 1
+            return failures.answer()
+        if in_eager and left.is_recurrent:
+            left.calls += 1
             return _NOT_CAPTURED
         frames.begin(args[code], in_eager)
         limit = dynamo_config.accumulated_recompile_limit + left.calls
         known = len(graph_break_reasons)
         settings = {"allow_rnn": allowed, "accumulated_recompile_limit": limit, **own.settings}
         with cast("Any", dynamo_config).patch(**settings):
-            was_quiet, _quiet.is_on = _quiet.is_on, not args[one_graph]
+            was_quiet, _quiet.is_on = _quiet.is_on, may_fail
             try:
                 captured = capture(*args, **kwargs)
             except Unsupported as error:
                 frames.stop(_stop(error.msg, error.real_stack))
                 left.calls += 1
                 if isinstance(error.__cause__, ObservedException) and not args[one_graph]:
-                    return left.failed()
+                    frames.failures[args[code]] = failures
+                    return failures.failed()
                 if not in_eager:
                     raise
                 left.is_recurrent = True
                 return _NOT_CAPTURED
             except (TorchRuntimeError, InternalTorchDynamoError, IndexError, AssertionError) as error:
-                if args[one_graph] or _is_the_hubs(error):
+                if not may_fail or _is_the_hubs(error):
                     raise
                 frames.stop(_stop(str(error), getattr(error, "real_stack", ())))
                 left.calls += 1
-                return left.failed()
+                frames.failures[args[code]] = failures
+                return failures.failed()
             else:
-                left.failures = 0
+                frames.failures.pop(args[code], None)
                 return captured
             finally:
                 _quiet.is_on = was_quiet
@@ -228,6 +248,13 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
                     frames.stop(_stop(reason.reason, reason.user_stack))
 
     return capture_frame
+
+
+def _is_strict(wrapper: object) -> bool:
+    """Return whether the options of a call of `torch.compile` or `hub.compile` are strict: failures are errors then."""
+    given: Any = getattr(wrapper, "kwargs", None) or {}
+    options: Any = given.get("options") or {}
+    return bool(options.get("strict"))
 
 
 def _is_the_hubs(error: BaseException) -> bool:

@@ -87,8 +87,11 @@ def _is_inner_detach(node: fx.Node) -> bool:
     output.
     """
     source = cast("fx.Node", node.args[0])
-    is_returned = any(user.op == "output" for user in node.users)
-    return not is_returned or (source.op == "call_function" and not any(user.op == "output" for user in source.users))
+    if not any(user.op == "output" for user in node.users):
+        return True
+    schema = getattr(source.target, "_schema", None)  # `contiguous` may return its input, and says so
+    is_new = schema is not None and not any(one.alias_info is not None for one in schema.returns)
+    return is_new and not any(user.op == "output" for user in source.users)
 
 
 def _always(_: fx.Node) -> bool:

@@ -39,32 +39,29 @@ def capture_with_autograd(
 
     def compiler(mode: Mode) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_one(captured: fx.GraphModule, _: Sequence[Any]) -> Any:
-            if mode == "forward" and not is_again and _writes_to_learned_inputs():
-                raise _WritesInTheGraphError
+            if mode == "forward" and _writes_to_learned_inputs():
+                raise CaptureError(
+                    "the program writes, without recording gradients, to a weight that needs them",
+                    hint="write to it outside of the compiled model, or set requires_grad to False",
+                )
             positions = weight_positions if mode == "inference" else ()
             return make_boxed_func(compile_graph(_graph(captured, f"{mode}{number}", mode, positions, n_inputs), mode))
 
         return compile_one
 
-    def capture() -> Callable[..., Any]:
-        return aot_autograd(
-            fw_compiler=compiler("forward"),
-            bw_compiler=compiler("backward"),
-            inference_compiler=compiler("inference"),
-            decompositions=dict(IN_FLOAT32),
-            keep_inference_input_mutations=is_again,
-        )(module, inputs)
-
-    is_again = False
+    capture = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=dict(IN_FLOAT32),
+    )
     try:
         with _scalars_where_loops_need_them(module):
-            try:
-                return capture()
-            except _WritesInTheGraphError:
-                is_again = True
-                return capture()
+            return capture(module, inputs)
     except RestartAnalysis:
         raise  # for Dynamo, which captures the program again, with less of it symbolic
+    except CaptureError:
+        raise
     except Exception as error:
         raise CaptureError(
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
@@ -72,15 +69,11 @@ def capture_with_autograd(
         ) from error
 
 
-class _WritesInTheGraphError(Exception):
-    """The writes to inputs have to be operators of the graph, so the program must be captured again."""
-
-
 def _writes_to_learned_inputs() -> bool:
     """Return whether the program writes, without recording gradients, to an input that needs them: a moving average, say.
 
-    Where AOTAutograd's wrappers write, such an input gets a gradient of zeros instead of none, by which an optimizer moves
-    it.
+    AOTAutograd's wrappers would write it, and then give it a gradient of zeros instead of none, by which an optimizer moves
+    it. As operators of the graph such writes would have to stay behind everything that reads the old value.
     """
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context else None

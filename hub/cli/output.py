@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Generator
@@ -26,11 +27,19 @@ def output_for_json() -> Generator[None]:
                 os.dup2(target.fileno(), number)  # for printing in C, and by child processes
                 stack.callback(os.close, copied)
                 stack.callback(os.dup2, copied, number)
+                stack.callback(_flush, stream)
                 stream = stack.enter_context(os.fdopen(os.dup(copied), "w", encoding=stream.encoding))
         _kept.append(stream)
         stack.callback(_kept.pop)
         stack.enter_context(contextlib.redirect_stdout(target))
         yield
+
+
+def _flush(stream: Any) -> None:
+    """Write what was printed meanwhile, in Python or in C, before standard output is what it was."""
+    with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+    ctypes.CDLL(None).fflush(None)
 
 
 def echo_json(text: str) -> None:

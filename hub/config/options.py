@@ -209,10 +209,17 @@ def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
     return {backend: dict(sorted(own.items())) for backend, own in sorted(found.items())}
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder that this user may not look into
+        return False
+
+
 def _check_agreement(options: Options) -> None:
     """Raise OptionError if two settings contradict each other."""
     folder = options.debug_dir
-    if folder is not None and (file := next((one for one in (folder, *folder.parents) if one.is_file()), None)):
+    if folder is not None and (file := next(filter(_is_file, (folder, *folder.parents)), None)):
         raise OptionError(f"option 'debug_dir' (from {options.origin('debug_dir')}): {file} is a file, not a folder")
     if _EAGER in options.exclude:
         raise OptionError(

@@ -12,10 +12,7 @@ from hub.errors import type_of
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_DTYPES = frozenset({
-    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "bfloat16", "float16", "float32",
-    "float64", "complex32", "complex64", "complex128",
-})  # fmt: skip
+_WORD = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def problems_of(info: Any) -> list[str]:
@@ -36,13 +33,13 @@ def _claims(info: Any) -> Iterator[tuple[bool, str]]:
         yield not path or _matches(_PATH, path), f'{field} {path!r} has not the form "package.module:NAME"'
     for field in ("devices", "dtypes", "requires"):
         values: Any = getattr(info, field)
-        is_tuple = type(values) in (tuple, list) and all(isinstance(value, str) for value in values)
+        is_tuple = type(values) in (tuple, list, set, frozenset) and all(isinstance(value, str) for value in values)
         yield is_tuple, f"{field} is {values!r}, a tuple of words expected"
         if is_tuple and field != "requires":
             yield bool(values), f"{field} is empty"
         if is_tuple and field == "dtypes":
             for dtype in values:
-                yield dtype in _DTYPES or dtype.startswith("float8_"), f"dtypes names {dtype!r}, which torch does not know"
+                yield _matches(_WORD, dtype), f"dtypes names {dtype!r}, which is no word"
     for field in ("dynamic_shapes", "training", "saturates"):
         yield isinstance(getattr(info, field), bool), f"{field} is {getattr(info, field)!r}, True or False expected"
     error = info.max_relative_error

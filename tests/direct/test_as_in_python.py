@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import gc
 import json
 import warnings
@@ -43,6 +44,10 @@ def detached(x: torch.Tensor) -> torch.Tensor:
     return x.detach()
 
 
+def detached_in_place(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().detach()
+
+
 def detached_twice(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     y = x + 1
     return y, y.detach()
@@ -50,14 +55,15 @@ def detached_twice(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_what_detach_returns_is_another_tensor() -> None:
     """Resizing it, or asking it for gradients, changes neither the input nor another output."""
-    one, two = compiled(detached), compiled(detached_twice)
+    one, same, two = compiled(detached), compiled(detached_in_place), compiled(detached_twice)
     for _ in range(N_CALLS):
-        x = torch.ones(2, requires_grad=True)
-        y = one(x)
-        assert not y.requires_grad
-        assert y.data_ptr() == x.data_ptr()
-        y.unsqueeze_(0)
-        assert x.shape == (2,)
+        for call in (one, same):
+            x = torch.ones(2, requires_grad=True)
+            y = call(x)
+            assert not y.requires_grad
+            assert y.data_ptr() == x.data_ptr()
+            y.unsqueeze_(0)
+            assert x.shape == (2,)
         first, second = two(x)
         assert first is not second
         assert first.data_ptr() == second.data_ptr()
@@ -358,6 +364,19 @@ def test_parametrizations_may_be_added_later(is_compiled: bool) -> None:
     torch.testing.assert_close(call.weight, module.weight)
 
 
+def test_a_function_that_wraps_a_compiled_one() -> None:
+    """`functools.wraps` copies attributes, but not the plan."""
+    inner = compiled(lambda x: x * 2)
+
+    @functools.wraps(inner)
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return inner(x) + 1
+
+    call = compiled(outer)
+    for _ in range(N_CALLS):
+        torch.testing.assert_close(call(X), 2 * X + 1)
+
+
 def test_graph_modules_may_be_recompiled() -> None:
     """The next call runs the edited graph."""
     module = fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
@@ -496,6 +515,13 @@ class Half(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * float(self.factor)
+
+
+def test_a_strict_model_raises_what_capture_raises() -> None:
+    """An unasked fallback to eager is an error then."""
+    call = torch.compile(Half(), backend="hub", options={**OPTIONS, "strict": True})
+    with pytest.raises(RuntimeError, match="from user code"):
+        call(X)
 
 
 def test_what_pytorch_cannot_capture_runs_in_eager() -> None:

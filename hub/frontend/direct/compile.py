@@ -9,6 +9,7 @@ import functools
 import inspect
 import sys
 import types
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
@@ -42,16 +43,21 @@ class CompiledModule:
         """Skip the `__init_subclass__` of the module's own class: its author did not write this subclass."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        program = program_behind(self)  # None for an object that the module's own code made of this class
-        if program is None or torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_dynamo_compiling():
+            return cast("Any", super()).__call__(*args, **kwargs)
+        try:
+            program: Any = object.__getattribute__(self, OWN_SLOT)
+        except AttributeError:  # an object that the module's own code made of this class
             return cast("Any", super()).__call__(*args, **kwargs)
         return program(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if name == OWN_SLOT:
+            raise AttributeError(name)
         try:
             return cast("Any", super()).__getattr__(name)
         except AttributeError:
-            if name == OWN_SLOT or (program := program_behind(self)) is None:
+            if (program := program_behind(self)) is None:
                 raise
             return getattr(program.function, name)  # of a class that the module was given later, as parametrizations do
 
@@ -67,9 +73,12 @@ class CompiledModule:
 class CompiledFunction:
     """A function whose calls go through the hub. As a method, it is compiled once per object and class."""
 
+    _hub_program: Any = None
+    """The object that runs the calls."""
+
     def __init__(self, program: Program) -> None:
+        functools.update_wrapper(self, program.function)  # before the rest: it copies attributes
         self._hub_program = program
-        functools.update_wrapper(self, program.function)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run one call."""
@@ -78,8 +87,10 @@ class CompiledFunction:
         return self._hub_program(*args, **kwargs)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Remember which method of which class this is."""
+        """Remember which method of which class this is, and the name under which objects keep it."""
         self._method_of = (owner, name)
+        mark = zlib.crc32(f"{owner.__module__}.{owner.__qualname__}".encode())
+        self._key = f"_hub_compiled_{name}_{mark:x}"  # a subclass may have a compiled method of the same name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Return the method of an object. It is compiled for this object alone, and its calls watch its attributes.
@@ -92,13 +103,16 @@ class CompiledFunction:
         attributes = getattr(instance, "__dict__", None)
         if torch.compiler.is_dynamo_compiling() or place is None or attributes is None:
             return types.MethodType(self, instance)
-        key = f"_hub_compiled_{place[1]}_{id(self):x}"  # a subclass may have a compiled method of the same name
-        found = attributes.get(key)
-        if found is None or found._hub_program.function.__self__ is not instance:  # the dict is a copy
-            method = types.MethodType(program.function, instance)
-            found = _CompiledMethod(Program(method, program.options, dynamic=program.dynamic), *place)
-            attributes[key] = found
-        return found
+        found = attributes.get(self._key)
+        if found is not None:
+            method = found._hub_program.function
+            if method.__self__ is instance and method.__func__ is program.function:
+                return found
+            del attributes[self._key]  # the dict is a copy of another object's, or the class has another method now
+        method = types.MethodType(program.function, instance)
+        return attributes.setdefault(
+            self._key, _CompiledMethod(Program(method, program.options, dynamic=program.dynamic), *place)
+        )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy and pickle the function by its name, as Python does. If it has none, its copy is planned again."""
@@ -120,7 +134,7 @@ class _CompiledMethod(CompiledFunction):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy and pickle the method as the method of the copied object."""
-        return _method_of, (cast("Any", self._hub_program.function).__self__, *self._place)
+        return _method_of, (self._hub_program.function.__self__, *self._place)
 
 
 def _method_of(instance: Any, owner: type, name: str) -> Any:

@@ -94,10 +94,18 @@ def rebuilt(result: Any, outputs: Sequence[Any], held: Set[int] = frozenset()) -
         filled = [leaf if index is None else found[index] for index, leaf in plan]
         return pytree.tree_unflatten(filled, structure)
 
-    again = containers_in(rebuild(outputs))
-    if strange := [one for one, other in zip(containers_in(result), again, strict=True) if not _has_same_state(one, other)]:
-        raise FreezeError(f"the result's {type(strange[0]).__name__} holds more than PyTorch's tree functions carry over")
+    if not _is_rebuilt(result, rebuild(outputs)):
+        raise FreezeError("the result holds more than PyTorch's tree functions carry over")
     return rebuild
+
+
+def _is_rebuilt(result: Any, other: Any) -> bool:
+    """Return whether the containers of a result were rebuilt with all their attributes."""
+    try:
+        pairs = list(zip(containers_in(result), containers_in(other), strict=True))
+        return all(_has_same_state(one, again) for one, again in pairs)
+    except (ValueError, RecursionError):  # other containers, or attributes that contain themselves
+        return False
 
 
 def _has_same_state(one: Any, other: Any) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
 from hub.discovery.claims import problems_of
@@ -68,7 +69,9 @@ def _registration_problems(entry: Entry) -> list[str]:
         return [f"{entry.status.reason}{f'; to fix it: {info.install}' if info.install else ''}"]
     if not isinstance(info, BackendInfo):
         return [f"hub_backends() returned {type_of(info)}, not a BackendInfo"]
-    return [*problems_of(info), *_requirement_problems(info)]
+    unknown = (dtype for dtype in info.dtypes if not isinstance(getattr(torch, str(dtype), None), torch.dtype))
+    named = [f"dtypes names {dtype!r}, which torch does not know" for dtype in unknown]
+    return [*problems_of(info), *named, *_requirement_problems(info)]
 
 
 def _requirement_problems(info: BackendInfo) -> Iterator[str]:
