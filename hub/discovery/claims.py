@@ -10,8 +10,8 @@ from typing import Any, cast
 from hub.config.settings import why_not_named
 from hub.errors import type_of
 
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_PATH = re.compile(r"\w+(\.\w+)*:\w+")
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
 
 

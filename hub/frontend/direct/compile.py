@@ -108,7 +108,7 @@ class CompiledFunction:
             method = found._hub_program.function
             if method.__self__ is instance and method.__func__ is program.function:
                 return found
-            del attributes[self._key]  # the dict is a copy of another object's, or the class has another method now
+            attributes.pop(self._key, None)  # the dict is a copy of another object's, or the class has another method now
         method = types.MethodType(program.function, instance)
         return attributes.setdefault(
             self._key, _CompiledMethod(Program(method, program.options, dynamic=program.dynamic), *place)

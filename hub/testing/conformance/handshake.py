@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata as metadata
 import inspect
 import json
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,8 +30,6 @@ from hub.testing.conformance.target import Target, load_target
 REGISTRATION, LISTING, FACTORY, SIGNATURES, PROBE = "registration", "listing", "factory", "signatures", "probe"
 SUBJECTS = (REGISTRATION, LISTING, FACTORY, SIGNATURES, PROBE)
 
-_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-_PATH = re.compile(r"\w+(\.\w+)*:\w+")
 _LISTING_LIMIT_S = 180.0
 _NEVER_WHILE_LISTING = "torch"
 
