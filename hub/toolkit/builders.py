@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hub.toolkit.affine import Affine, Index, composed, identity, linear, variable
+from hub.toolkit.functions import single
 from hub.toolkit.sizes import Size, at_least_zero, differs, is_static, minus, plus, product, strides_of, times
 from hub.toolkit.tensors import (
     COMPUTED,
@@ -232,16 +233,21 @@ def cast(source: Tensor, dtype: str) -> Tensor:
         number = source if source.dtype in FLOATS else Fill(source.shape, "f32", float(source.value))
         if dtype in HALVES:
             return Pointwise(source.shape, dtype, "cast", (number,))
-        return Fill(source.shape, dtype, _cast_number(source.value, dtype))
+        value = single(source.value) if source.dtype == "f32" else source.value
+        return Fill(source.shape, dtype, _cast_number(value, dtype, is_float=source.dtype in FLOATS))
     return Pointwise(source.shape, dtype, "cast", (source,))
 
 
-def _cast_number(value: float, dtype: str) -> float:
+def _cast_number(value: float, dtype: str, *, is_float: bool) -> float:
+    """Return a number in another dtype. Floats beyond integers become what processors, and so eager, make of them."""
     if dtype == "i1":
         return bool(value)
     if dtype in FLOATS:
         return float(value)
     bits = BITS[dtype]
+    least = -(2**63) if bits == 64 else -(2**31)  # narrower integers are cut off from int32
+    if is_float and not least - 1 < value < -least:
+        value = least
     wrapped = int(value) & (1 << bits) - 1
     return wrapped - (1 << bits) if dtype != "u8" and wrapped >> bits - 1 else wrapped
 

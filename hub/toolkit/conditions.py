@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from hub.plugin.conditions import heads_match, one_of, only_output
 from hub.plugin.table import (
     Condition,
     argument,
+    declared_arguments,
     elements,
     is_symbolic,
     value_of,
 )
+from hub.toolkit.functions import single
 
 if TYPE_CHECKING:
     from torch import fx
@@ -45,12 +48,39 @@ def static_space(count: int) -> Condition:
 
 
 def whole_factors(node: fx.Node) -> str | None:
-    """Refuse nearest-neighbour resizing unless each spatial size grows by a whole factor known at compile time."""
+    """Refuse nearest-neighbour resizing unless it repeats each element by a whole factor known at compile time.
+
+    PyTorch finds places by a rounded factor: the given one, which may be 2.1 where the sizes are 4 and 8.
+    """
     source, result = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
-    for old, new in zip(source, result, strict=True):
+    for old, new, factor in zip(source, result, _factors(node, len(source)), strict=True):
         if is_symbolic(old) or is_symbolic(new) or not old or new % old:
             return f"nearest neighbours from {old} to {new}, only whole factors here"
+        if factor is not None and factor != new // old:
+            return f"nearest neighbours by a factor of {factor}, only whole factors here"
+        if not _repeats(old, new):
+            return f"nearest neighbours from {old} to {new}, where places are rounded down to those before"
     return None
+
+
+def _factors(node: fx.Node, space: int) -> Sequence[Any]:
+    """Return the factor given for each spatial dim, or None where there is only a size."""
+    given = {each.name for each in declared_arguments(node)}
+    if "scale_factors" in given:
+        return argument(node, "scale_factors") or [None] * space
+    names = ("scales",) if "scales" in given else ("scales_d", "scales_h", "scales_w")[-space:]
+    return [argument(node, name) for name in names]
+
+
+def _repeats(old: int, new: int) -> bool:
+    """Return whether every place that PyTorch finds, in float32 or float64, lies in the element that is repeated there."""
+    count = new // old
+    step = single(1 / count)
+    return all(
+        int(single(place * step)) == place // count == int(place * (1 / count))
+        for start in range(0, new, count)
+        for place in (start, start + count - 1)
+    )
 
 
 def counts_padding(node: fx.Node) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from math import inf
 from typing import Any, cast
 
 import torch
@@ -11,6 +12,7 @@ from torch import fx
 
 from hub.plugin.table import is_symbolic
 from hub.toolkit.arguments import Decompositions
+from hub.toolkit.functions import halved
 from hub.toolkit.sizes import size_of
 from hub.torch_private import get_decompositions, infer_size
 
@@ -27,6 +29,9 @@ UNKNOWN = (
 WRONG = ("clamp.Tensor",)
 """Operators in which torch-mlir 20261001 loses NaN; decomposed as in PyTorch."""
 SHIFTS = {"left": "__lshift__", "right": "__rshift__"}
+_HALVES: Mapping[torch.dtype, str] = {torch.float16: "f16", torch.bfloat16: "bf16"}
+_GPU = ("cuda",)
+_EVERYWHERE = ("cpu", *_GPU)
 
 
 def _overload(name: str) -> Any:
@@ -67,6 +72,18 @@ def keeping_nan() -> Decompositions:
     return found
 
 
+def keeping_zeros() -> Decompositions:
+    """Return clamps to zero as comparisons that keep minus zero, as PyTorch does on a CPU."""
+    return {
+        _overload("relu.default"): partial(_limited, least=0),
+        _overload("relu6.default"): partial(_limited, least=0, most=6),
+        _overload("hardtanh.default"): _hard,
+        _overload("clamp.default"): _limited,
+        _overload("clamp_min.default"): _limited,
+        _overload("clamp_max.default"): _limited_above,
+    }
+
+
 def views_through_one_dim() -> Decompositions:
     """Return changes of shape with symbolic sizes in steps that torch-mlir 20261001 gets right.
 
@@ -96,16 +113,26 @@ def by_elements() -> Decompositions:
     """Return correct decompositions of elementwise functions that torch-mlir 20261001 gets wrong.
 
     These are remainders and floors of quotients, which it derives from rounded quotients; square roots written as powers;
-    equality of a tensor with itself, which it also reports for NaN; comparisons of a known float with an integer, which it
-    folds wrongly (2.0 < 0); and argmax and argmin, in which it skips NaN.
+    equality of a tensor with itself, which it also reports for NaN; hardshrink, where NaN becomes 0; comparisons of a known
+    float with an integer, which it folds wrongly (2.0 < 0); argmax and argmin, in which it skips NaN; sizes of integers,
+    none of which compilers take for negative; and half precision with other dtypes, which it rounds at other points.
     """
     found: dict[Any, Callable[..., Any]] = {
-        _overload("eq.Tensor"): _equal,
+        _overload("abs.default"): _size,
+        _overload("hardshrink.default"): _shrunk,
+        _overload("mean.default"): _mean,
+        _overload("mean.dim"): _mean,
         _overload("fmax.default"): _passing_over_nan(_larger),
         _overload("fmin.default"): _passing_over_nan(_smaller),
     }
-    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
-        found[_overload(f"{name}.Scalar")] = _compared(_overload(f"{name}.Scalar"))
+    for form in ("Tensor", "Scalar"):
+        for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+            found[_overload(f"{name}.{form}")] = _compared(_overload(f"{name}.{form}"))
+        for name in ("add", "sub", "rsub"):
+            found[_overload(f"{name}.{form}")] = _of_halves(_overload(f"{name}.{form}"), _GPU)
+        for name in ("mul", "div"):
+            found[_overload(f"{name}.{form}")] = _of_halves(_overload(f"{name}.{form}"), _EVERYWHERE)
+    found[_overload("eq.Tensor")] = _equal
     for form in ("Tensor", "Scalar"):
         found[_overload(f"fmod.{form}")] = _fmod
         found[_overload(f"remainder.{form}")] = _remainder
@@ -121,15 +148,80 @@ def by_elements() -> Decompositions:
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     is_itself = left is right and left.dtype.is_floating_point
-    return torch.logical_not(torch.isnan(left)) if is_itself else NotImplemented
+    return torch.logical_not(torch.isnan(left)) if is_itself else _compared(_overload("eq.Tensor"))(left, right)
 
 
 def _compared(operator: Any) -> Callable[[torch.Tensor, Any], torch.Tensor]:
-    def said(value: torch.Tensor, number: Any) -> torch.Tensor:
-        is_other = value.dtype.is_floating_point and isinstance(number, int)
-        return operator(value, float(number)) if is_other else NotImplemented
+    rounded = _of_halves(operator)
+
+    def said(value: torch.Tensor, other: Any) -> torch.Tensor:
+        is_other = value.dtype.is_floating_point and isinstance(other, int)
+        return rounded(value, float(other) if is_other else other, is_changed=is_other)
 
     return said
+
+
+def _of_halves(operator: Any, exact: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return an operator that rounds operands to half precision first, as PyTorch does.
+
+    On devices of the types `exact`, it leaves a right operand that is one number as it is, and computes in float32.
+    """
+
+    def said(left: Any, right: Any, *factor: Any, is_changed: bool = False, **options: Any) -> Any:
+        dtype = torch.result_type(left, right)
+        if dtype not in _HALVES:
+            return operator(left, right, *factor, **options) if is_changed else NotImplemented
+        device = (left if isinstance(left, torch.Tensor) else right).device
+        if device.type in exact and _is_one_number(right):
+            if not _is_rounded(right, dtype):
+                return operator(_single(left), _single(right), *factor, **options).to(dtype)
+        elif not (_is_rounded(left, dtype) and _is_rounded(right, dtype)):
+            return operator(_rounded(left, dtype), _rounded(right, dtype), *factor, **options)
+        return operator(left, right, *factor, **options) if is_changed else NotImplemented
+
+    return said
+
+
+def _is_one_number(item: Any) -> bool:
+    """Return whether PyTorch's kernels take an operand for a number."""
+    if not isinstance(item, torch.Tensor):
+        return True
+    return item.device.type == "cpu" and all(not is_symbolic(size) and size == 1 for size in item.shape)
+
+
+def _is_rounded(item: Any, dtype: torch.dtype) -> bool:
+    """Return whether an operand has a half-precision dtype, or is a number that has the same value there."""
+    if isinstance(item, torch.Tensor):
+        return item.dtype == dtype
+    return not isinstance(item, (int, float)) or halved(item, _HALVES[dtype]) == item
+
+
+def _rounded(item: Any, dtype: torch.dtype) -> Any:
+    """Return an operand rounded to half precision."""
+    if isinstance(item, torch.Tensor):
+        return item.to(dtype)
+    return halved(item, _HALVES[dtype]) if isinstance(item, (int, float)) else item
+
+
+def _single(item: Any) -> Any:
+    return item.to(torch.float32) if isinstance(item, torch.Tensor) else item
+
+
+def _size(value: torch.Tensor) -> torch.Tensor:
+    is_whole = not value.dtype.is_floating_point and value.dtype.is_signed
+    return torch.where(value < 0, -value, value) if is_whole else NotImplemented
+
+
+def _shrunk(value: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+    limit = _rounded(lambd, value.dtype) if value.dtype in _HALVES else lambd
+    return torch.where((value >= -limit) & (value <= limit), _tensor(0, value), value)
+
+
+def _mean(value: torch.Tensor, *rest: Any, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """Return a mean; in half precision, it is the rounded one of wider numbers."""
+    if dtype not in _HALVES or value.dtype == dtype:
+        return NotImplemented
+    return value.to(torch.float32).mean(*rest, **options).to(dtype)
 
 
 def _passing_over_nan(chosen: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
@@ -146,8 +238,12 @@ def _root(value: torch.Tensor, exponent: Any) -> torch.Tensor:
 
     PyTorch computes float16 to the power of a half like any other power.
     """
-    if exponent not in (0.5, -0.5) or not value.dtype.is_floating_point or value.dtype == torch.float16:
+    if exponent not in (0.5, -0.5) or not value.dtype.is_floating_point:
         return NotImplemented
+    if value.dtype == torch.float16:
+        wide = value.to(torch.float32)
+        wide = torch.where((wide == 0) | (wide == -inf), wide.abs(), wide)
+        return (wide.sqrt() if exponent > 0 else wide.rsqrt()).to(value.dtype)
     return value.sqrt() if exponent > 0 else value.rsqrt()
 
 
@@ -167,16 +263,21 @@ def _remainder(left: Any, right: Any) -> torch.Tensor:
 
 
 def _floor_divided(left: Any, right: Any) -> torch.Tensor:
-    left, right, dtype = _alike(left, right)
+    is_exact = _is_one_number(right)
+    left, right, dtype = _alike(left, right, is_exact=is_exact)
+
+    def kept(value: torch.Tensor) -> torch.Tensor:
+        return value if is_exact else value.to(dtype).to(left.dtype)
+
     rest = _rest(left, right)
     if not dtype.is_floating_point:
         whole = torch.div(left, right, rounding_mode="trunc")
         return torch.where(_has_wrong_sign(rest, right), whole - 1, whole)
     # As in PyTorch (`div_floor_floating`): without the remainder, the quotient is whole except for rounding.
-    quotient = (left - rest) / right
-    quotient = torch.where(_has_wrong_sign(rest, right), quotient - 1, quotient)
+    quotient = kept(kept(left - rest) / right)
+    quotient = torch.where(_has_wrong_sign(rest, right), kept(quotient - 1), quotient)
     floor = quotient.floor()
-    floor = torch.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = torch.where(kept(quotient - floor) > 0.5, floor + 1, floor)
     floor = torch.where(quotient == 0, (left / right) * 0, floor)
     return torch.where(right == 0, left / right, floor).to(dtype)
 
@@ -184,7 +285,9 @@ def _floor_divided(left: Any, right: Any) -> torch.Tensor:
 def _divided(left: Any, right: Any, *, rounding_mode: str | None) -> torch.Tensor:
     if rounding_mode is None:
         return torch.true_divide(left, right)
-    return _floor_divided(left, right) if rounding_mode == "floor" else NotImplemented
+    if rounding_mode == "floor":
+        return _floor_divided(left, right)
+    return _of_halves(_overload("div.Tensor_mode"), _EVERYWHERE)(left, right, rounding_mode=rounding_mode)
 
 
 def _has_wrong_sign(rest: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -236,17 +339,18 @@ def _value_and_place_of(extreme: Any) -> Callable[..., tuple[torch.Tensor, torch
     return said
 
 
-def _alike(left: Any, right: Any) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
+def _alike(left: Any, right: Any, *, is_exact: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
     """Return two tensors of one dtype, either of which may have been a number, and the dtype of the result.
 
-    Half precision becomes float32, in which PyTorch computes it; numbers are rounded to half precision first, as in
-    PyTorch.
+    Half precision becomes float32, in which PyTorch computes it; operands are rounded to half precision first, as in
+    PyTorch, the right one not if `is_exact`.
     """
     dtype = torch.result_type(left, right)
-    computed = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    computed = torch.float32 if dtype in _HALVES else dtype
+    kinds = (dtype, computed if is_exact else dtype)
     first, second = (
-        (item if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype, device="cpu")).to(computed)
-        for item in (left, right)
+        (item.to(kind) if isinstance(item, torch.Tensor) else torch.full((), item, dtype=kind, device="cpu")).to(computed)
+        for item, kind in zip((left, right), kinds, strict=True)
     )
     return first, second, dtype
 
@@ -264,17 +368,42 @@ def _rms_norm(
 
 def _larger(value: torch.Tensor, other: Any) -> torch.Tensor:
     bound = _tensor(other, value)
+    if _keeps_zeros(value, other):
+        return torch.where(value < bound, bound, value)
     return torch.where((value > bound) | (value != value), value, bound)
 
 
 def _smaller(value: torch.Tensor, other: Any) -> torch.Tensor:
     bound = _tensor(other, value)
+    if _keeps_zeros(value, other):
+        return torch.where(value > bound, bound, value)
     return torch.where((value < bound) | (value != value), value, bound)
 
 
 def _clamped(value: torch.Tensor, least: Any = None, most: Any = None) -> torch.Tensor:
     raised = value if least is None else _larger(value, least)
     return raised if most is None else _smaller(raised, most)
+
+
+def _keeps_zeros(value: torch.Tensor, limit: Any) -> bool:
+    """Return whether zeros keep their sign at a limit: at zero, and if it is not a tensor. On a GPU they do not."""
+    return value.dtype.is_floating_point and value.device.type == "cpu" and isinstance(limit, (int, float)) and limit == 0
+
+
+def _limited(value: torch.Tensor, least: Any = None, most: Any = None) -> torch.Tensor:
+    if not (_keeps_zeros(value, least) or _keeps_zeros(value, most)):
+        return NotImplemented
+    if least is not None:
+        value = _larger(value, least) if least == 0 else value.clamp_min(least)
+    return value if most is None else _smaller(value, most) if most == 0 else value.clamp_max(most)
+
+
+def _hard(value: torch.Tensor, least: Any = -1, most: Any = 1) -> torch.Tensor:
+    return _limited(value, least, most)
+
+
+def _limited_above(value: torch.Tensor, most: Any) -> torch.Tensor:
+    return _limited(value, None, most)
 
 
 def _hardtanh(value: torch.Tensor, least: Any = -1, most: Any = 1) -> torch.Tensor:
@@ -310,7 +439,7 @@ _COMPOSITES = {
 
 @cache
 def _further() -> Decompositions:
-    found = {**said_by_pytorch(*UNKNOWN, *WRONG), **by_elements()}
+    found = {**said_by_pytorch(*UNKNOWN, *WRONG), **by_elements(), **keeping_zeros()}
     for name in ("and", "or", "xor"):
         found[_overload(f"bitwise_{name}.Scalar")] = _between(_overload(f"bitwise_{name}.Tensor"))
     for side, short in SHIFTS.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
@@ -76,7 +77,7 @@ def condition_of(text: str, inputs: int) -> Callable[..., bool]:
     It returns False if the text cannot be computed: a guard may divide by a size of 0.
     """
     names = ", ".join(f"i{position}" for position in range(inputs))
-    said = eval(f"lambda {names}: {text}", {"math": math})  # our own text, over shapes and numbers
+    said = eval(f"lambda {names}: {text}", {"math": math, "torch": torch})  # our own text, over shapes and numbers
 
     def holds(*values: Any) -> bool:
         try:

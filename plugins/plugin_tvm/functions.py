@@ -134,8 +134,9 @@ def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
     if function in _COMPARED:
         if first.kind == "i1":
             parts = [cast(argument, "i32").expression for argument in arguments]
-        elif function == "ne" and first.kind in FLOATS:
-            return Value(_differs(*parts), kind)
+        elif first.kind in FLOATS:
+            truth = _differs(*parts) if function == "ne" else getattr(tirx, _COMPARED[function])(*parts)
+            return Value(_kept(truth), kind)
         return Value(getattr(tirx, _COMPARED[function])(*parts), kind)
     if first.kind == "i1":
         return Value(_logic(_TRUTH.get(function, function), parts), kind)
@@ -155,6 +156,13 @@ def _differs(left: Any, right: Any) -> Any:
         return _is_nan(left)
     apart = tirx.Or(tirx.LT(left, right), tirx.GT(left, right))
     return tirx.Or(apart, tirx.Or(_is_nan(left), _is_nan(right)))
+
+
+def _kept(truth: Any) -> Any:
+    """Hide what is compared from TVM, which takes floats to be ordered: to it, one of x > 0 and x <= 0 is always true."""
+    from plugin_tvm.library import tirx
+
+    return tirx.NE(truth.astype("uint8"), tirx.const(0, "uint8"))
 
 
 def _is_nan(number: Any) -> Any:
@@ -221,22 +229,43 @@ _INTEGER: Mapping[str, Callable[[Any, Any], Any]] = {
     "shr": lambda left, right: left >> right,
 }
 
+_WRAPPED = ("add", "sub", "mul")
+"""Functions of integers whose results may leave the range, where they wrap."""
+_WIDER = {"int32": "int64", "int64": "int128"}
+"""Integers of which TVM and LLVM assume that no result leaves the range, and those in which none does.
+
+LLVM makes one narrow operation of it, which wraps.
+"""
+
 
 def _of_integers(function: str, dtype: str, parts: Sequence[Any]) -> Any:
     from plugin_tvm.library import tirx
 
+    if function == "neg":
+        function, parts = "sub", [tirx.const(0, dtype), parts[0]]
+    if function in _WRAPPED and (wider := _WIDER.get(dtype)):
+        wide = _INTEGER[function](*(_bits(part.astype(wider), wider) for part in parts))
+        return _bits(wide, dtype)
     if function in _INTEGER:
         return _INTEGER[function](*parts)
     if function in ("idiv", "irem", "max", "min"):
         found = {"idiv": tirx.truncdiv, "irem": tirx.truncmod, "max": tirx.max, "min": tirx.min}[function]
         return found(*parts)
-    if function == "neg":
-        return tirx.const(0, dtype) - parts[0]
     if function == "not":
         return tirx.bitwise_not(parts[0])
     if function == "abs":
-        return tirx.abs(parts[0]) if dtype != "uint8" else parts[0]
+        return _of_integers("max", dtype, [parts[0], _of_integers("neg", dtype, parts)]) if dtype != "uint8" else parts[0]
     raise _unknown(function, dtype)
+
+
+def _bits(part: Any, dtype: str) -> Any:
+    """Return an integer, cut off to a dtype of as many bits or fewer, as one of which TVM knows nothing."""
+    from plugin_tvm.library import tirx
+
+    if isinstance(part, tirx.IntImm):
+        half = 1 << int(dtype.removeprefix("int")) - 1
+        return tirx.const((int(part.value) + half) % (2 * half) - half, dtype)
+    return tirx.reinterpret(dtype, part.astype(f"u{dtype}"))
 
 
 def _unknown(function: str, dtype: str) -> CompileError:
@@ -249,5 +278,8 @@ _COMBINED = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
 
 
 def combined(function: str, left: Value, right: Value) -> Value:
-    """Combine two elements of a reduction."""
-    return applied(_COMBINED.get(function, function), left.kind, (left, right))
+    """Combine two elements of a reduction, in which TVM recognizes plain sums and products."""
+    name = _COMBINED.get(function, function)
+    if name in _WRAPPED and left.kind not in (*FLOATS, "i1"):
+        return Value(_INTEGER[name](left.expression, right.expression), left.kind)
+    return applied(name, left.kind, (left, right))

@@ -6,6 +6,7 @@ Found by the conformance suite with torch-mlir 20261001 and jaxlib 0.10.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import frexp
 from typing import TYPE_CHECKING, Any
 
 from hub.plugin import (
@@ -64,6 +65,13 @@ def on_gpu(node: fx.Node) -> str | None:
     """Require every tensor to be on an NVIDIA GPU."""
     bad = next((tensor.device for tensor in tensors_of(node) if tensor.device.type != "cuda"), None)
     return None if bad is None else f"device {bad}, only cuda here"
+
+
+def exact_quotient(node: fx.Node) -> str | None:
+    """Require quotients to be exact where they are cut off: XLA multiplies by the reciprocal of a known number."""
+    by, is_float = argument(node, "other"), node.meta["val"].dtype.is_floating_point
+    is_known = is_float and argument(node, "rounding_mode") == "trunc" and isinstance(by, (int, float))
+    return f"quotients by {by} that are cut off" if is_known and abs(frexp(by)[0]) != 0.5 else None
 
 
 def _all_one(sizes: Any) -> bool:
@@ -172,6 +180,7 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     **dict.fromkeys(_CONSTANTS, (_NOT_BYTES,)),
     # False / False is 0 instead of NaN if the divisor is constant.
     **dict.fromkeys(_QUOTIENTS, (dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8"),)),
+    **dict.fromkeys(_names("div.Tensor_mode div.Scalar_mode"), (exact_quotient,)),
     # XLA treats the smallest floats (denormals) as zero.
     **dict.fromkeys(_LOGICAL, (_WHOLE,)),
     # torch-mlir shifts sign bits in, even into uint8.

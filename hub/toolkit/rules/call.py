@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from hub.plugin.table import argument, declared_arguments, value_of
-from hub.toolkit.builders import cast, fill
+from hub.plugin.table import argument, declared_arguments, elements, value_of
+from hub.toolkit.builders import HALVES, cast, fill
+from hub.toolkit.functions import halved
 from hub.toolkit.sizes import Size, size_of
 from hub.toolkit.tensors import Number, Tensor
 from hub.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
@@ -100,11 +101,45 @@ class Call:
         """The dtype of the result."""
         return self.result()[1]
 
-    def promoted(self, *names: str, kind: Any = KIND.DEFAULT) -> list[Tensor]:
-        """Return arguments converted to the dtype in which PyTorch computes with them."""
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether eager would compute this on a CPU, whose kernels round and choose otherwise than those of GPUs."""
+        return elements(self.node.meta["val"])[0].device.type == "cpu"
+
+    def promoted(self, *names: str, kind: Any = KIND.DEFAULT, exact: Sequence[str] = ()) -> list[Tensor]:
+        """Return arguments converted to the dtype in which PyTorch computes with them.
+
+        Half precision is computed as float32, to which PyTorch converts operands of other dtypes only after rounding them
+        to half precision. Its kernels pass over that rounding for the arguments named in `exact`, if they are one number.
+        """
         values = [value_of(self.raw(name)) for name in names]
-        computed, _ = elementwise_dtypes(*values, type_promotion_kind=kind)
-        return [cast(self.tensor(name), DTYPES[computed]) for name in names]
+        computed, common = (DTYPES[dtype] for dtype in elementwise_dtypes(*values, type_promotion_kind=kind))
+        if common not in HALVES:
+            return [cast(self.tensor(name), computed) for name in names]
+        kept = [name for name in exact if self.is_one_number(name)]
+        return [cast(self.tensor(name) if name in kept else self._rounded(name, common), computed) for name in names]
+
+    def is_number(self, name: str) -> bool:
+        """Return whether an argument is a number, which may be known only at the call, and not a tensor."""
+        return not isinstance(value_of(self.raw(name)), torch.Tensor)
+
+    def is_one_number(self, name: str) -> bool:
+        """Return whether an argument is a number, or a tensor of one element that eager's kernels take for a number."""
+        if self.is_number(name):
+            return True
+        return self.is_on_cpu and all(size == 1 for size in self.tensor(name).shape)
+
+    def rounded(self, number: float) -> float:
+        """Return a known number as PyTorch rounds it if the result is in half precision."""
+        return halved(number, self.dtype) if self.dtype in HALVES else number
+
+    def _rounded(self, name: str, dtype: str) -> Tensor:
+        """Return an argument in half precision; like PyTorch's conversions, by way of float32."""
+        value = self.raw(name)
+        if isinstance(value, (int, float)):
+            return fill(halved(value, dtype), "f32")
+        source = self.tensor(name)
+        return source if source.dtype == dtype else cast(cast(source, "f32"), dtype)
 
 
 Rule = Callable[[Call], Any]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from hub.toolkit.builders import BITS, FLOATS, broadcast, cast, fill, pointwise, select
+from hub.toolkit.builders import BITS, FLOATS, HALVES, broadcast, cast, fill, pointwise, select
 from hub.toolkit.rules.call import INT_TO_FLOAT, Call, Rule, computing
 from hub.toolkit.tensors import Tensor
 
@@ -49,11 +49,17 @@ def reciprocal(source: Tensor) -> Tensor:
     return div(number(1.0, source), source)
 
 
-def clamped(source: Tensor, low: float | None, high: float | None) -> Tensor:
-    """Return elements clamped to limits; NaN stays NaN."""
-    if low is not None:
-        source = maximum(source, number(low, source))
-    return source if high is None else minimum(source, number(high, source))
+def clamped(source: Tensor, low: float | None, high: float | None, *, keeps_zeros: bool = False) -> Tensor:
+    """Return elements clamped to limits; NaN stays NaN. A zero at a limit keeps its own sign if that is wanted."""
+    for limit, function, beyond in ((low, maximum, lt), (high, minimum, gt)):
+        if limit is None:
+            continue
+        end = number(limit, source)
+        if limit == 0 and keeps_zeros and source.dtype in FLOATS:
+            source = select(beyond(source, end), end, source)
+        else:
+            source = function(source, end)
+    return source
 
 
 def sigmoid(source: Tensor) -> Tensor:
@@ -190,8 +196,11 @@ def remainder(left: Tensor, right: Tensor) -> Tensor:
     return select(is_off, add(rest, right), rest)
 
 
-def floor_divided(left: Tensor, right: Tensor) -> Tensor:
-    """Return the quotient rounded down, computed from the remainder to be as exact as in PyTorch."""
+def floor_divided(left: Tensor, right: Tensor, kept: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Tensor:
+    """Return the quotient rounded down, computed from the remainder to be as exact as in PyTorch.
+
+    Each step of floats is rounded by `kept`.
+    """
     zero = number(0, left)
     if left.dtype not in FLOATS:
         quotient = pointwise("idiv", left, right)
@@ -199,11 +208,11 @@ def floor_divided(left: Tensor, right: Tensor) -> Tensor:
         is_off = pointwise("and", ne(rest, zero), pointwise("xor", lt(right, zero), lt(rest, zero)))
         return sub(quotient, cast(is_off, left.dtype))
     rest = pointwise("fmod", left, right)
-    quotient = div(sub(left, rest), right)
+    quotient = kept(div(kept(sub(left, rest)), right))
     is_off = pointwise("and", ne(rest, zero), pointwise("xor", lt(right, zero), lt(rest, zero)))
-    quotient = select(is_off, plus(quotient, -1.0), quotient)
+    quotient = select(is_off, kept(plus(quotient, -1.0)), quotient)
     down = pointwise("floor", quotient)
-    down = select(gt(sub(quotient, down), number(0.5, left)), plus(down, 1.0), down)
+    down = select(gt(kept(sub(quotient, down)), number(0.5, left)), plus(down, 1.0), down)
     down = select(ne(quotient, zero), down, pointwise("copysign", zero, div(left, right)))
     return select(eq(right, zero), div(left, right), down)
 
@@ -274,19 +283,50 @@ def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     return rule
 
 
+def _product(call: Call) -> Tensor:
+    left, right = call.promoted("self", "other", exact=_unrounded(call))
+    return _shaped(mul(left, right), call)
+
+
+def _unrounded(call: Call, on_cpu: Sequence[str] = ("other",)) -> Sequence[str]:
+    """Return which operands of arithmetic PyTorch leaves unrounded if they are one number: on a GPU, both."""
+    return on_cpu if call.is_on_cpu else ("self", "other")
+
+
+def _same_with_rounded(function: Function, name: str) -> Rule:
+    """Return the rule of a function of one tensor and a number that PyTorch first rounds to the tensor's dtype."""
+
+    def rule(call: Call) -> Tensor:
+        (source,) = call.promoted(_first_name(call))
+        return cast(function(source, call.rounded(call.number(name))), call.dtype)
+
+    return rule
+
+
+def _limited(limits: Callable[[Call], tuple[float | None, float | None]]) -> Rule:
+    """Return the rule that clamps to numbers. On a CPU, and not on a GPU, zeros keep their sign at a limit of zero."""
+
+    def rule(call: Call) -> Tensor:
+        (source,) = call.promoted("self")
+        return _shaped(clamped(source, *limits(call), keeps_zeros=call.is_on_cpu), call)
+
+    return rule
+
+
 def _shaped(tensor: Tensor, call: Call) -> Tensor:
     return broadcast(cast(tensor, call.dtype), call.shape)
 
 
 def _scaled_pair(function: Function, *, is_turned: bool = False) -> Rule:
     def rule(call: Call) -> Tensor:
-        left, right = call.promoted("self", "other")
+        left, right = call.promoted("self", "other", exact=_unrounded(call, on_cpu=()))
         if left.dtype != "i1" or call.dtype != "i1":
             kind = "f32" if call.dtype in ("f16", "bf16") else call.dtype
             left, right = cast(left, kind), cast(right, kind)
         if is_turned:
             left, right = right, left
         factor = call.number("alpha")
+        factor = call.rounded(factor) if call.is_on_cpu else factor
         right = right if factor == 1 else by(right, factor)
         return _shaped(function(left, right), call)
 
@@ -296,14 +336,26 @@ def _scaled_pair(function: Function, *, is_turned: bool = False) -> Rule:
 def _quotient(call: Call) -> Tensor:
     mode = call.number("rounding_mode") if call.has("rounding_mode") else None
     if mode is None:
-        left, right = call.promoted("self", "other", kind=INT_TO_FLOAT)
+        left, right = call.promoted("self", "other", kind=INT_TO_FLOAT, exact=_unrounded(call))
         return _shaped(div(left, right), call)
-    left, right = call.promoted("self", "other")
     if mode == "floor":
-        return _shaped(floor_divided(left, right), call)
+        return _floor_quotient(call)
+    left, right = call.promoted("self", "other", exact=("other",))
     if left.dtype in FLOATS:
-        return _shaped(pointwise("trunc", div(left, right)), call)
+        return _shaped(pointwise("trunc", _stepwise(call)(div(left, right))), call)
     return _shaped(pointwise("idiv", left, right), call)
+
+
+def _floor_quotient(call: Call) -> Tensor:
+    left, right = call.promoted("self", "other", exact=("other",))
+    return _shaped(floor_divided(left, right, _stepwise(call)), call)
+
+
+def _stepwise(call: Call) -> Callable[[Tensor], Tensor]:
+    """Return how each step of a whole quotient is rounded: to half precision, except by one number."""
+    kind = call.dtype
+    is_rounded = kind in HALVES and not call.is_one_number("other")
+    return lambda tensor: cast(cast(tensor, kind), tensor.dtype) if is_rounded else tensor
 
 
 def _left_shifted(source: Tensor, count: Tensor) -> Tensor:
@@ -350,22 +402,18 @@ def _masked_fill(call: Call) -> Tensor:
 
 
 def _clamp(call: Call) -> Tensor:
+    """Clamp to those limits that there are. Which zero is the larger one is open in eager only between tensors."""
     kind = "f32" if call.dtype in ("f16", "bf16") else call.dtype
     result = cast(call.tensor("self"), kind)
     for name, function in (("min", maximum), ("max", minimum)):
-        if call.has(name):
+        if not call.has(name):
+            continue
+        if call.raw(name) == 0:
+            low, high = (0, None) if name == "min" else (None, 0)
+            result = clamped(result, low, high, keeps_zeros=call.is_on_cpu)
+        else:
             result = function(result, cast(call.tensor(name), kind))
     return _shaped(result, call)
-
-
-def _clamp_min(call: Call) -> Tensor:
-    kind = "f32" if call.dtype in ("f16", "bf16") else call.dtype
-    return _shaped(maximum(cast(call.tensor("self"), kind), cast(call.tensor("min"), kind)), call)
-
-
-def _clamp_max(call: Call) -> Tensor:
-    kind = "f32" if call.dtype in ("f16", "bf16") else call.dtype
-    return _shaped(minimum(cast(call.tensor("self"), kind), cast(call.tensor("max"), kind)), call)
 
 
 def _addcmul(call: Call) -> Tensor:
@@ -386,8 +434,7 @@ def _addcdiv(call: Call) -> Tensor:
 
 def _lerp(call: Call) -> Tensor:
     """Interpolate from the nearer end, and round product and sum once, as PyTorch's vectorised kernels do."""
-    start, end = call.promoted("self", "end")
-    weight = cast(call.tensor("weight"), start.dtype)
+    start, end, weight = call.promoted("self", "end", "weight", exact=["weight"] if call.is_number("weight") else [])
     way, back = sub(end, start), sub(weight, number(1.0, start))
     if start.dtype in ("f32", "f64"):
         near, far = pointwise("fma", weight, way, start), pointwise("fma", back, way, end)
@@ -397,9 +444,14 @@ def _lerp(call: Call) -> Tensor:
 
 
 def _power_of(call: Call) -> Tensor:
+    """Round the exponent first. On a CPU, only unrounded ones make a root, and in float16 none: that of -inf is NaN."""
     (source,) = call.promoted("self")
     kind = "f32" if call.dtype in ("f16", "bf16") else call.dtype
-    return _shaped(power(cast(source, kind), call.number("exponent")), call)
+    source, given = cast(source, kind), call.number("exponent")
+    exponent = call.rounded(given)
+    if abs(exponent) == 0.5 and call.is_on_cpu and (exponent != given or call.dtype == "f16"):
+        return _shaped(pointwise("pow", source, number(exponent, source)), call)
+    return _shaped(power(source, exponent), call)
 
 
 def _powers(call: Call) -> Tensor:
@@ -458,7 +510,7 @@ RULES: dict[str, Rule] = {
     "aten.fix.default": _same(partial(rounded, "trunc")),
     "aten.abs.default": _same(apply("abs")),
     "aten.neg.default": _same(apply("neg")),
-    "aten.relu.default": _same(lambda source: maximum(source, number(0, source))),
+    "aten.relu.default": _limited(lambda _: (0, None)),
     "aten.sign.default": _same(sign),
     "aten.sgn.default": _same(sign),
     "aten.square.default": _same(lambda source: mul(source, source)),
@@ -477,15 +529,15 @@ RULES: dict[str, Rule] = {
     "aten.gelu.default": _floating_with(gelu, "approximate"),
     "aten.hardsigmoid.default": _floating(hard_sigmoid),
     "aten.hardswish.default": _floating(hard_swish),
-    "aten.relu6.default": _same(lambda source: clamped(source, 0.0, 6.0)),
-    "aten.hardtanh.default": _same_with(clamped, "min_val", "max_val"),
+    "aten.relu6.default": _limited(lambda _: (0.0, 6.0)),
+    "aten.hardtanh.default": _limited(lambda call: (call.number("min_val"), call.number("max_val"))),
     "aten.selu.default": _floating(lambda source: elu(source, 1.6732632423543772, 1.0507009873554805, 1.0)),
     "aten.elu.default": _floating_with(elu, "alpha", "scale", "input_scale"),
     "aten.celu.default": _floating_with(_celu, "alpha"),
     "aten.leaky_relu.default": _floating_with(_leaky, "negative_slope"),
     "aten.softplus.default": _floating_with(softplus, "beta", "threshold"),
     "aten.threshold.default": _same_with(_above, "threshold", "value"),
-    "aten.hardshrink.default": _same_with(_shrunk, "lambd"),
+    "aten.hardshrink.default": _same_with_rounded(_shrunk, "lambd"),
     "aten.deg2rad.default": _floating(lambda source: by(source, math.pi / 180.0)),
     "aten.rad2deg.default": _floating(lambda source: by(source, 180.0 / math.pi)),
     "aten.prelu.default": _prelu,
@@ -499,11 +551,11 @@ RULES: dict[str, Rule] = {
     **{f"aten.add.{form}": _scaled_pair(add) for form in ("Tensor", "Scalar")},
     **{f"aten.sub.{form}": _scaled_pair(sub) for form in ("Tensor", "Scalar")},
     **{f"aten.rsub.{form}": _scaled_pair(sub, is_turned=True) for form in ("Tensor", "Scalar")},
-    **{f"aten.mul.{form}": _pair(mul) for form in ("Tensor", "Scalar")},
+    **{f"aten.mul.{form}": _product for form in ("Tensor", "Scalar")},
     **{f"aten.div.{form}": _quotient for form in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
     "aten.true_divide.Tensor": _quotient,
-    "aten.floor_divide.default": _pair(floor_divided),
-    "aten.floor_divide.Scalar": _pair(floor_divided),
+    "aten.floor_divide.default": _floor_quotient,
+    "aten.floor_divide.Scalar": _floor_quotient,
     "aten.remainder.Tensor": _pair(remainder),
     "aten.remainder.Scalar": _pair(remainder),
     **{
@@ -543,9 +595,7 @@ RULES: dict[str, Rule] = {
     },
     **{f"aten.where.{form}": _where for form in ("self", "ScalarSelf", "ScalarOther", "Scalar")},
     **{f"aten.masked_fill.{form}": _masked_fill for form in ("Scalar", "Tensor")},
-    **{f"aten.clamp.{form}": _clamp for form in ("default", "Tensor")},
-    **{f"aten.clamp_min.{form}": _clamp_min for form in ("default", "Tensor")},
-    **{f"aten.clamp_max.{form}": _clamp_max for form in ("default", "Tensor")},
+    **{f"aten.{name}.{form}": _clamp for name in ("clamp", "clamp_min", "clamp_max") for form in ("default", "Tensor")},
     "aten.addcmul.default": _addcmul,
     "aten.addcdiv.default": _addcdiv,
     **{f"aten.lerp.{form}": _lerp for form in ("Scalar", "Tensor")},

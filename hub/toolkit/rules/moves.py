@@ -213,8 +213,8 @@ def _diff(call: Call) -> Tensor:
     source = call.first()
     dim = call.raw("dim") % len(source.shape)
     ends = [call.tensor(name) if call.has(name) else None for name in ("prepend", "append")]
-    pieces = [cast(piece, source.dtype) for piece in (ends[0], source, ends[1]) if piece is not None]
-    source = joined(pieces, dim) if len(pieces) > 1 else source
+    pieces = [cast(piece, call.dtype) for piece in (ends[0], source, ends[1]) if piece is not None]
+    source = joined(pieces, dim)
     for _ in range(call.raw("n")):
         left = plus(source.shape[dim], -1)
         source = pointwise(

@@ -75,7 +75,7 @@ def _added(one: str, other: str) -> Rule:
 
 
 def _outer(call: Call) -> Tensor:
-    left, right = call.promoted("self", "vec2")
+    left, right = call.promoted("self", "vec2", exact=["vec2"])
     return cast(mul(reshaped(left, (left.shape[0], 1)), right), call.dtype)
 
 

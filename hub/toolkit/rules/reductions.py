@@ -107,14 +107,14 @@ def _shaped(tensor: Tensor, call: Call, place: int | None = None) -> Tensor:
 
 def _summed(function: str) -> Rule:
     def rule(call: Call) -> Tensor:
-        source = call.first()
-        kind = call.dtype if call.dtype not in ("f16", "bf16") else "f32"
-        return _shaped(reduced(function, cast(source, kind), _dims(call, source)), call)
+        source = computing(cast(call.first(), call.dtype))
+        return _shaped(reduced(function, source, _dims(call, source)), call)
 
     return rule
 
 
 def _mean(call: Call) -> Tensor:
+    """Unlike a sum, a mean in half precision is one of float32."""
     source = cast(call.first(), call.dtype if call.dtype not in ("f16", "bf16") else "f32")
     return _shaped(mean_of(source, _dims(call, source)), call)
 
@@ -151,7 +151,8 @@ def _place_of(function: str) -> Rule:
 def _truth(function: str) -> Rule:
     def rule(call: Call) -> Tensor:
         source = cast(call.first(), "i1")
-        return _shaped(reduced(function, source, _dims(call, source)), call)
+        dims = () if call.has("dim") and call.raw("dim") == [] else _dims(call, source)  # no dims are none, not all
+        return _shaped(reduced(function, source, dims), call)
 
     return rule
 
@@ -183,7 +184,7 @@ def _log_sum(call: Call) -> Tensor:
 
 
 def _norm(call: Call) -> Tensor:
-    source = computing(call.first())
+    source = computing(cast(call.first(), call.dtype))
     order = call.raw("ord")
     dims = _dims(call, source)
     size = pointwise("abs", source)
@@ -200,9 +201,7 @@ def _norm(call: Call) -> Tensor:
 
 def _soft(function: object) -> Rule:
     def rule(call: Call) -> Tensor:
-        source = call.first()
-        kind = call.dtype if call.dtype not in ("f16", "bf16") else "f32"
-        source = cast(source, kind)
+        source = computing(cast(call.first(), call.dtype))
         if not source.shape:
             return cast(reshaped(function(reshaped(source, (1,)), 0), ()), call.dtype)  # type: ignore[operator]
         return cast(function(source, call.raw("dim") % len(source.shape)), call.dtype)  # type: ignore[operator]
