@@ -14,6 +14,7 @@ from hub.plugin import (
     ScalarSpec,
     forget_last_trace,
 )
+from plugin_inductor.checked import insert_checks, whole_alarm
 from plugin_inductor.exact import DECOMPOSITIONS, REPLACEMENTS
 from plugin_inductor.symbols import FreshSizes
 from plugin_inductor.torch_private import FakeTensorMode, aot_export_module, select_decomp_table
@@ -71,20 +72,27 @@ def _check_inputs(cluster: Cluster) -> None:
 
 
 def _with_weights_as_inputs(cluster: Cluster) -> fx.GraphModule:
-    """Return a copy whose first placeholders are the weights, in the order of `cluster.constants`.
+    """Return a copy whose first placeholders are the weights, in the order of `cluster.constants`, with checks.
 
     Tracing the cluster itself would put fake tensors in its attributes for a while, and other threads may read them.
     """
     graph = fx.Graph()
     weights = {name: graph.placeholder(_WEIGHT.format(index)) for index, name in enumerate(cluster.constants)}
     copies: dict[fx.Node, fx.Node] = {}
+    alarms: list[fx.Node] = []
     for node in cluster.module.graph.nodes:
         if node.op == "get_attr" and str(node.target) in weights:
             copies[node] = weights[str(node.target)]
+        elif node.op == "output":
+            results: Any = fx.map_arg(node.args[0], copies.__getitem__)
+            more = (graph.call_function(whole_alarm, tuple(alarms)),) if alarms else ()
+            graph.output((*results, *more))
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].target = REPLACEMENTS.get(node.target, node.target)
             copies[node].meta = {}
+            if node.op == "call_function":
+                alarms += insert_checks(node, copies[node])
     return fx.GraphModule(cluster.module, graph)
 
 

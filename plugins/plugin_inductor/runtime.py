@@ -16,6 +16,7 @@ from hub.plugin import (
     RunError,
 )
 from plugin_inductor import stored, traced
+from plugin_inductor.checked import has_checks
 from plugin_inductor.compiler import Program
 from plugin_inductor.torch_private import DisableAutocast, is_any_autocast_enabled, set_grad_enabled
 
@@ -30,6 +31,7 @@ class InductorExecutable(Executable):
         self._call = program.call
         self._guards = program.guards
         self._read_sizes = program.guards.read
+        self._has_checks = has_checks(cluster)
         self._held_sizes: tuple[int, ...] = ()
         self._threads = settings.threads
         self._cluster = cluster
@@ -37,7 +39,10 @@ class InductorExecutable(Executable):
         self._program = program
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call; see `Executable`. Raise InputRefused for sizes that the program was not compiled for."""
+        """Run one call; see `Executable`. Raise InputRefused for sizes that the program was not compiled for.
+
+        Raise it, too, for an index out of range or a divisor of zero: eager raises its own error then.
+        """
         if self._read_sizes is not None:
             self._check_sizes(self._read_sizes(inputs))
         if is_any_autocast_enabled() or _get_num_threads() != self._threads:
@@ -66,9 +71,16 @@ class InductorExecutable(Executable):
 
     def _run(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         try:
-            return self._call(list(inputs))
+            outputs = self._call(list(inputs))
         except Exception as error:  # noqa: BLE001 - generated code may raise anything
-            return self._run_restrided(inputs, error)
+            outputs = self._run_restrided(inputs, error)
+        if not self._has_checks:
+            return outputs
+        *outputs, alarm = outputs
+        if alarm:
+            text = "an index is out of range, or an integer is divided by zero"
+            raise InputRefused(text, backend="inductor", cluster=self._cluster.name)
+        return outputs
 
     def _run_without_gradients(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Run without gradients: autograd forbids library calls that write into outputs. Cheaper than `torch.no_grad`."""

@@ -107,6 +107,13 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     # Several in one program crash the process: "invalid fastbin entry", "munmap_chunk(): invalid pointer".
     "aten._segment_reduce_backward.default": lambda _: "memory is overwritten where Inductor's programs call it",
+    **dict.fromkeys(
+        (
+            *("aten.multi_margin_loss.default", "aten.multilabel_margin_loss_forward.default"),
+            *("aten.max_unpool2d.default", "aten.max_unpool3d.default", "aten.masked_scatter.default"),
+        ),
+        lambda _: "an index out of range, or too few values, would end the process in Inductor's loops",
+    ),
     "aten.linear.default": _input_not("bool", "Inductor's pattern matcher asks booleans for gradients"),
     **dict.fromkeys(
         ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"),
