@@ -124,9 +124,13 @@ def compiled(source: str, session: Any, cluster: Cluster) -> Callable[..., tuple
     return names["run"]
 
 
-@lru_cache(maxsize=4096)
 def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
-    """Return a number as a 0-d tensor; cached, because sizes repeat."""
+    """Return a number as a 0-d tensor; an integer from a cache, because sizes repeat."""
+    return torch.tensor(value, dtype=dtype) if isinstance(value, float) else _integer(value, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _integer(value: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(value, dtype=dtype)
 
 

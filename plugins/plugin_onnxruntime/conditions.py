@@ -47,6 +47,13 @@ def leading_indices(node: fx.Node) -> str | None:
     return "a dim without index before one with" if any(index is None for index in argument(node, "indices")) else None
 
 
+def adds_along_one_dim(node: fx.Node) -> str | None:
+    """Require a vector as the only index of values to add: no kernel adds to several dims without losing some."""
+    given = argument(node, "indices")
+    is_vector = len(given) == 1 and value_of(given[0]).dim() == 1
+    return None if is_vector or not argument(node, "accumulate") else "values to add, only at one vector of positions here"
+
+
 def known_factors(node: fx.Node) -> str | None:
     """Require scale factors, if given, to be numbers known at compile time."""
     names = [declared.name for declared in declared_arguments(node)]

@@ -30,25 +30,15 @@ from .lower.builder import array_of
 from .program import EDGES_FILE, MODEL_FILE, NAME, Edges, Program
 
 _ERRORS_ONLY = 3
-_NAN_BLIND = ("aten.max_pool",)
-"""Operators whose kernels lose NaN. A second pooling for NaN would double their cost, so inputs are checked instead."""
+_FINITE_ONLY = ("aten.max_pool", "aten.gru.", "aten.lstm.")
+"""Operators whose kernels lose NaN and infinities: pooling begins with the lowest number, recurrent layers clip their sums.
 
-_INFINITY_BLIND = ("aten.gru.", "aten.lstm.")
-"""Operators whose kernels clip their sums, and therefore lose infinities, too."""
-
-
-def has_nan(value: torch.Tensor) -> bool:
-    """Return whether any element is NaN. The sum, computed on this thread alone, decides unless infinities cancel in it."""
-    if value.dtype is torch.bfloat16:  # NumPy has no bfloat16
-        return bool(value.isnan().any())
-    with np.errstate(all="ignore"):
-        total = value.detach().resolve_neg().numpy().sum()
-    return bool(total != total) and bool(value.isnan().any())
+A second pooling for them would double its cost, so inputs are checked instead."""
 
 
 def is_infinite(value: torch.Tensor) -> bool:
-    """Return whether any element is infinite or NaN, by the sum as in `has_nan`."""
-    if value.dtype is torch.bfloat16:
+    """Return whether any element is infinite or NaN. The sum decides in most cases, computed on this thread alone."""
+    if value.dtype is torch.bfloat16:  # NumPy has no bfloat16
         return not bool(value.isfinite().all())
     with np.errstate(all="ignore"):
         array = value.detach().resolve_neg().numpy()
@@ -70,23 +60,17 @@ class OnnxExecutable(Executable):
         self.source = run_source(cluster.inputs, cluster.outputs, edges)
         self._run = compiled(self.source, session, cluster)
         names = tuple(map(operator_name, cluster.nodes))
-        self._is_clipped = any(name.startswith(_INFINITY_BLIND) for name in names)
-        is_blind = self._is_clipped or any(name.startswith(_NAN_BLIND) for name in names)
-        specs = enumerate(cluster.inputs) if is_blind else ()
+        specs = enumerate(cluster.inputs) if any(name.startswith(_FINITE_ONLY) for name in names) else ()
         self._watched = tuple(at for at, spec in specs if isinstance(spec, TensorSpec) and spec.dtype.is_floating_point)
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
         """Run one call. Return new contiguous tensors, or permuted ones if the cluster's specs require it.
 
-        Raise InputRefused if an input holds NaN that max pooling would lose, or infinities that recurrent layers would
-        lose.
+        Raise InputRefused if an input holds NaN or infinities that max pooling or recurrent layers would lose.
         """
         for position in self._watched:
-            if self._is_clipped and is_infinite(inputs[position]):
-                reason = "an input holds an infinity or NaN, which recurrent layers in ONNX Runtime lose"
-                raise InputRefused(reason, backend=NAME, cluster=self._cluster.name)
-            if has_nan(inputs[position]):
-                reason = "an input holds NaN, which max pooling in ONNX Runtime loses"
+            if is_infinite(inputs[position]):
+                reason = "an input holds an infinity or NaN, which ONNX Runtime's max pooling and recurrent layers lose"
                 raise InputRefused(reason, backend=NAME, cluster=self._cluster.name)
         try:
             return self._run(*inputs)

@@ -35,7 +35,7 @@ def size_text(size: Any, known: Mapping[Any, str]) -> str | None:
         return known[wanted]
     if not all(symbol in known for symbol in wanted.free_symbols):
         return None
-    stand_ins = {symbol: sympy.Symbol(f"_{index}", integer=True) for index, symbol in enumerate(wanted.free_symbols)}
+    stand_ins = {symbol: sympy.Symbol(f"_{index}_", integer=True) for index, symbol in enumerate(wanted.free_symbols)}
     text = printed(wanted.xreplace(stand_ins))
     for symbol, stand_in in stand_ins.items():
         text = text.replace(stand_in.name, known[symbol])

@@ -32,6 +32,7 @@ from hub.plugin import (
 )
 
 from .conditions import (
+    adds_along_one_dim,
     exact_power,
     floating_input,
     gives_numbers,
@@ -227,7 +228,7 @@ OPERATORS = OperatorTable(
         **_rows("embedding.default", FLOAT_INDEXED),
         **_rows("index_select.default gather.default take_along_dim.default", NUMBER, has_dims),
         **_rows("index.Tensor _unsafe_index.Tensor", NUMBER, integer_indices),
-        **_rows("index_put.default", FLOAT_INDEXED, integer_indices, leading_indices),
+        **_rows("index_put.default", FLOAT_INDEXED, integer_indices, leading_indices, adds_along_one_dim),
         **_rows("scatter.src scatter.value", NUMBER, has_dims),
         **_rows("scatter_add.default index_add.default", FLOAT_INDEXED, has_dims),
         **_rows(
@@ -255,7 +256,7 @@ OPERATORS = OperatorTable(
         **_rows("threshold_backward.default tanh_backward.default sigmoid_backward.default silu_backward.default", FLOAT),
         **_rows("_softmax_backward_data.default _log_softmax_backward_data.default", FLOAT),
         **_rows("gelu_backward.default", FLOAT32),
-        **_rows("embedding_dense_backward.default", FLOAT_INDEXED),
+        **_rows("embedding_dense_backward.default", FLOAT_INDEXED, one_of("scale_grad_by_freq", False)),
         **_rows("native_dropout_backward.default", dtypes("float32", "bool")),
         **_rows("native_layer_norm_backward.default", FLOAT32),
         **_rows(

@@ -25,7 +25,7 @@ from hub.plugin import (
 from plugin_openvino.lower import SCALAR_DTYPES
 from plugin_openvino.operands import INT32_MAX, NUMPY_TYPES
 from plugin_openvino.sizes import output_shapes
-from plugin_openvino.support import INFINITY_BLIND, NAN_BLIND
+from plugin_openvino.support import INFINITY_BLIND, LOWEST_BLIND, NAN_BLIND
 
 BLOB = "compiled.blob"
 META = "openvino.json"
@@ -145,6 +145,7 @@ class Lane:
         is_blind = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
         self._watched = tuple(feed.position for feed in self._feeds if feed.is_float and is_blind)
         """Positions of the inputs whose NaN the kernels would lose."""
+        self._loses_lowest = any(operator_name(node) in LOWEST_BLIND for node in cluster.nodes)
         self._loses_infinity = any(operator_name(node) in INFINITY_BLIND for node in cluster.nodes)
 
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -156,6 +157,8 @@ class Lane:
                 raise self._refusal("an input holds NaN, which OpenVINO's kernels lose")
             if self._loses_infinity and has_infinity(inputs[position]):
                 raise self._refusal("an input holds infinity, of which OpenVINO's softmax makes no NaN")
+            if self._loses_lowest and has_infinity(inputs[position], -1):
+                raise self._refusal("an input holds negative infinity, which OpenVINO's max pooling loses")
         if self._shapes is None:
             request.infer(share_outputs=True)
             self._check_alarm()
@@ -176,7 +179,7 @@ class Lane:
     def _check_alarm(self) -> None:
         """Raise InputRefused if the last call had numbers that OpenVINO cannot represent."""
         if self._alarm_index is not None and self._request.get_output_tensor(self._alarm_index).data:
-            reason = "a value is beyond the int32 range in which OpenVINO computes"
+            reason = "a value is beyond the int32 range in which OpenVINO computes, or an index is out of range"
             raise self._refusal(reason, next(casts_to_int64(self._cluster), None))
 
     def _refusal(self, reason: str, node: str | None = None) -> InputRefused:
@@ -201,13 +204,13 @@ def has_nan(value: torch.Tensor) -> bool:
     return bool(total != total) and bool(value.isnan().any())
 
 
-def has_infinity(value: torch.Tensor) -> bool:
-    """Return whether any element is positive infinity, by the sum as in `has_nan`; masks contain -inf."""
+def has_infinity(value: torch.Tensor, sign: int = 1) -> bool:
+    """Return whether any element is infinity of this sign, by the sum as in `has_nan`; masks contain -inf."""
     if value.dtype is torch.bfloat16:
-        return bool(value.isposinf().any())
+        return bool((value == sign * np.inf).any())
     with np.errstate(all="ignore"):
         array = value.detach().numpy()
-        return bool(not array.sum() < np.inf) and bool(np.isposinf(array).any())
+        return bool(not sign * array.sum() < np.inf) and bool((array == sign * np.inf).any())
 
 
 def casts_to_int64(cluster: Cluster) -> Iterator[str]:

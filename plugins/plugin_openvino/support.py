@@ -59,6 +59,9 @@ NAN_BLIND = frozenset(
 would no longer fuse into the convolution before them, so clusters with these operators check their inputs instead: see
 `runtime.py`."""
 
+LOWEST_BLIND = frozenset(name for name in NAN_BLIND if "max_pool" in name)
+"""Operators that begin with the lowest number, which they return where a window holds negative infinity alone."""
+
 INFINITY_BLIND = frozenset(name for name in NAN_BLIND if "softmax" in name)
 """Operators that lose the NaN of infinity minus infinity: softmax of infinity returns 0 for its neighbours."""
 
@@ -255,6 +258,8 @@ MOVED: tuple[Condition, ...] = ()
 _DENSE = (FLOAT, same_rank("input", "weight"), static("weight"), plain("stride", "padding", "dilation", "groups"))
 _CONV = (*_DENSE, not_one_column)
 _POOL = (FLOAT, plain("kernel_size", "stride", "padding"))
+# Bilinear, with zeros outside: beyond the image's border OpenVINO gives NaN where the place is infinite.
+_GRID = (FLOAT, rank("input", 4, 4), one_of("interpolation_mode", 0), one_of("padding_mode", 0))
 _NATIVE = (FLOAT, only_output(0))
 _SDPA = (
     takes("query", "float32"),
@@ -429,6 +434,10 @@ OPERATORS = OperatorTable(
         "aten.all.dims": (reduces_something,),
         "aten.amax.default": (NUMBER, has_dims),
         "aten.amin.default": (NUMBER, has_dims),
+        **dict.fromkeys(
+            ("aten.argmax.default", "aten.argmin.default", "aten.max.dim", "aten.min.dim"),
+            (dtypes("float32", "int64", "int32"), has_dims),
+        ),
         "aten.max.default": (NUMBER,),
         "aten.min.default": (NUMBER,),
         "aten.var.correction": _WIDE,
@@ -470,6 +479,8 @@ OPERATORS = OperatorTable(
         "aten.upsample_nearest1d.vec": (FLOAT, exact_places),
         "aten.upsample_nearest2d.vec": (FLOAT, exact_places),
         "aten.upsample_bilinear2d.vec": (FLOAT, exact_places),
+        "aten.grid_sampler.default": _GRID,
+        "aten.grid_sampler_2d.default": _GRID,
         # normalisation
         "aten.layer_norm.default": (FLOAT, plain("normalized_shape")),
         "aten.native_layer_norm.default": (*_NATIVE, plain("normalized_shape")),

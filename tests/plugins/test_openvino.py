@@ -176,6 +176,21 @@ def test_no_copies_with_unknown_sizes(backend: OpenVINOBackend) -> None:
     torch.testing.assert_close(result, x.sigmoid() * 2)
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("factor", [1.0, 1e6, 1e30, torch.inf, torch.nan])
+def test_samples_at_any_place_are_exact(backend: OpenVINOBackend, aligned: bool, factor: float) -> None:
+    """Outside the image, far outside, and nowhere: deformable attention samples where a network says."""
+
+    def sampled(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.grid_sample(x, places, align_corners=aligned) * 2
+
+    x, places = torch.randn(2, 3, 9, 11), torch.rand(2, 5, 7, 2) * 3 - 1.5
+    _, executable = compiled(backend, sampled, x, places)
+    there = torch.where(torch.rand(places.shape) < 0.3, places * factor, places)
+    (result,) = executable(x, there)
+    torch.testing.assert_close(result, sampled(x, there), equal_nan=True)
+
+
 def test_a_buffer_with_new_content_is_read_again(backend: OpenVINOBackend) -> None:
     """Remembering where a buffer lies does not mean remembering what it holds."""
     _, executable = compiled(backend, lambda x: x + 1, torch.zeros(3))

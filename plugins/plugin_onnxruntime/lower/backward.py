@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from .call import Call, lowers
+from .index import add_rows
 
 
 @lowers("threshold_backward.default")
@@ -93,12 +94,12 @@ def embedding_backward(call: Call) -> str:
     width = call.shape("grad_output")[-1]
     table = call.op("Expand", call.constant(0.0), call.builder.sizes(call.out_shape))
     indices = call.builder.cast(call.input("indices"), call.dtype("indices"), torch.int64)
-    flat = call.op("Reshape", indices, call.ints(-1, 1))
+    flat = call.op("Reshape", indices, call.ints(-1))
     gradient = call.op("Reshape", call.typed("grad_output"), call.ints(-1, width))
     if call["padding_idx"] >= 0:
-        padding = call.op("Equal", flat, call.constant(call["padding_idx"], torch.int64))
+        padding = call.op("Equal", call.unsqueeze(flat, 1), call.constant(call["padding_idx"], torch.int64))
         gradient = call.op("Where", padding, call.constant(0.0), gradient)
-    return call.op("ScatterND", table, flat, gradient, reduction="add")
+    return add_rows(call, table, flat, gradient, (width,))
 
 
 @lowers("native_dropout_backward.default")

@@ -79,9 +79,13 @@ def _conv_transpose(call: Call) -> str:
 
 @lowers("_weight_norm.default", "_weight_norm_interface.default")
 def weight_norm(call: Call) -> str | tuple[str, ...]:
-    """Return v g / norm(v), with the norm over every dim but one; ORT computes it once if v and g are constants."""
+    """Return v g / norm(v), with the norm over every dim but one; ORT computes it once if v and g are constants.
+
+    Dim -1 stands for none: the norm is over all of them.
+    """
     value = call.input("v")
-    axes = [dim for dim in range(call.rank("v")) if dim != call.dim("dim", "v")]
+    kept = None if call["dim"] == -1 else call.dim("dim", "v")
+    axes = [dim for dim in range(call.rank("v")) if dim != kept]
     squares = call.op("Mul", value, value)  # a vector has no other dims, and ORT reads none as all
     norm = call.op("Sqrt", call.op("ReduceSum", squares, call.ints(*axes), keepdims=1) if axes else squares)
     result = call.op("Mul", value, call.op("Div", call.input("g"), norm))

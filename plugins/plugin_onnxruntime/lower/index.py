@@ -136,8 +136,19 @@ def index_put(call: Call) -> str:
     shape = _joint_shape(nodes)
     update_shape = (*shape, *call.shape("self")[len(nodes) :])
     update = call.expand(call.typed("values"), call.shape("values"), update_shape)
-    reduction = "add" if call["accumulate"] else "none"
-    return call.op("ScatterND", call.input("self"), joint_index(call, nodes, shape), update, reduction=reduction)
+    if call["accumulate"]:
+        return add_rows(call, call.input("self"), call.as_dtype(nodes[0], torch.int64), update, update_shape[1:])
+    return call.op("ScatterND", call.input("self"), joint_index(call, nodes, shape), update)
+
+
+def add_rows(call: Call, table: str, rows: str, update: str, row_shape: Sequence[Any]) -> str:
+    """Return a table with updates added to the rows at a vector of positions.
+
+    ScatterND would lose updates: its threads add to one row without waiting for each other.
+    """
+    column = call.op("Reshape", rows, call.ints(-1, *[1] * len(row_shape)))
+    index = call.op("Expand", column, call.builder.sizes((1, *row_shape)))
+    return call.op("ScatterElements", table, index, update, axis=0, reduction="add")
 
 
 @lowers("index_add.default")

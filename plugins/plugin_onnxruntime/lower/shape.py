@@ -52,7 +52,13 @@ def swap_axes(call: Call) -> str:
     return _swapped(call, call.dim("axis0"), call.dim("axis1"))
 
 
-@lowers("t.default", "mT.default", "numpy_T.default")
+@lowers("numpy_T.default")
+def reversed_dims(call: Call) -> str:
+    """Return the dims in opposite order."""
+    return call.transpose(call.input("self"), list(reversed(range(call.rank("self")))))
+
+
+@lowers("t.default", "mT.default")
 def matrix_transpose(call: Call) -> str:
     """Swap the last two dims."""
     rank = call.rank("self")

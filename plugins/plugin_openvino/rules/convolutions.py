@@ -165,6 +165,12 @@ def interpolated(mode: str, transform: str, *, nearest: str = "round_prefer_floo
     return rule
 
 
+def _grid_sampled(call: Call) -> Any:
+    """Return bilinear samples at given places, with zeros outside of the image."""
+    options = {"align_corners": bool(call.raw("align_corners")), "mode": "bilinear", "padding_mode": "zeros"}
+    return ops.grid_sample(call.tensor("input"), call.tensor("grid"), options)
+
+
 _NEAREST = interpolated("nearest", "asymmetric", nearest="floor")
 
 RULES: Mapping[str, Rule] = {
@@ -186,4 +192,6 @@ RULES: Mapping[str, Rule] = {
     "aten.upsample_nearest1d.vec": _NEAREST,
     "aten.upsample_nearest2d.vec": _NEAREST,
     "aten.upsample_bilinear2d.vec": interpolated("linear_onnx", "half_pixel"),
+    "aten.grid_sampler.default": _grid_sampled,
+    "aten.grid_sampler_2d.default": _grid_sampled,
 }

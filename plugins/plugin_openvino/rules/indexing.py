@@ -46,7 +46,7 @@ def _gather_coordinates(call: Call, dims: Sequence[int], positions: Sequence[Out
     rank, rest = call.fake("self").dim(), [dim for dim in range(call.fake("self").dim()) if dim not in dims]
     value = transposed(call.tensor("self"), [*dims, *rest])
     shape = reduce(_broadcast_shape, positions)
-    parts = [_coordinate(value, axis, item, shape) for axis, item in enumerate(positions)]
+    parts = [_coordinate(call, value, axis, item, shape) for axis, item in enumerate(positions)]
     picked = output(ops.gather_nd(value, ops.concat(parts, -1)))
     are_adjacent = dims[-1] - dims[0] == len(dims) - 1
     lead = len([dim for dim in rest if dim < dims[0]]) if are_adjacent else 0
@@ -60,10 +60,16 @@ def _broadcast_shape(left: Output, right: Output) -> Output:
     return output(ops.add(left, right))
 
 
-def _coordinate(value: Output, axis: int, positions: Output, like: Output) -> Output:
-    """Return positions along an axis as [.., 1], counted from the front (GatherND accepts no negative ones)."""
-    from_front = ops.select(ops.less(positions, constant(0, _I64)), ops.add(positions, size_of(value, axis)), positions)
-    spread = ops.broadcast(from_front, ops.shape_of(like))
+def _coordinate(call: Call, value: Output, axis: int, positions: Output, like: Output) -> Output:
+    """Return positions along an axis as [.., 1], counted from the front (GatherND accepts no negative ones).
+
+    GatherND reads memory outside the value at positions out of range: these raise the alarm.
+    """
+    zero, size = constant(0, _I64), size_of(value, axis)
+    from_front = ops.select(ops.less(positions, zero), ops.add(positions, size), positions)
+    is_out = output(ops.logical_or(ops.less(from_front, zero), ops.greater_equal(from_front, size)))
+    call.raise_alarm_where(is_out)
+    spread = ops.broadcast(ops.select(is_out, zero, from_front), ops.shape_of(like))
     return output(ops.unsqueeze(spread, indices([-1])))
 
 

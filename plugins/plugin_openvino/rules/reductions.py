@@ -12,10 +12,10 @@ from hub.plugin import declared_arguments
 from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
 from plugin_openvino.call import Call
 from plugin_openvino.library import ops
-from plugin_openvino.operands import constant, convert, indices, output
+from plugin_openvino.operands import constant, convert, indices, output, size_of
 from plugin_openvino.rules.elementwise import Rule, not_a_number, raise_alarm_beyond, within_int32
 
-_F32 = torch.float32
+_F32, _I64 = torch.float32, torch.int64
 
 
 def _axes(call: Call) -> Output:
@@ -39,16 +39,47 @@ def reduction(operation: Callable[..., Any], dtype: torch.dtype | None = None) -
 
 
 def extreme(operation: Callable[..., Any]) -> Rule:
-    """Return a rule for amax and amin. If an element is NaN, so is the result, as in PyTorch; OpenVINO's may skip NaN."""
+    """Return a rule for amax and amin."""
+    return lambda call: _extreme(call, operation, call.tensor("self"), _axes(call), keeps=_keeps(call))
+
+
+def _extreme(call: Call, operation: Callable[..., Any], value: Output, axes: Output, *, keeps: bool) -> Output:
+    """Return the largest or smallest elements. If an element is NaN, so is the result, as in PyTorch.
+
+    OpenVINO's may skip NaN, and returns the largest finite number where all elements are infinite.
+    """
+    result = operation(value, axes, keeps)
+    if not call.fake("self").dtype.is_floating_point:
+        _raise_alarm_where_inexact(call, value)
+        return output(result)
+    end = constant(float("-inf") if operation is ops.reduce_max else float("inf"), _F32)
+    is_end = ops.reduce_logical_and(ops.equal(value, end), axes, keeps)
+    has_nan = ops.reduce_logical_or(not_a_number(value), axes, keeps)
+    return output(ops.select(has_nan, constant(float("nan"), _F32), ops.select(is_end, end, result)))
+
+
+def place_of_extreme(operation: Callable[..., Any], *, gives_value: bool = False) -> Rule:
+    """Return a rule for argmax and argmin: the first position of NaN, else of the extreme. Or for max and min with it."""
 
     def rule(call: Call) -> Any:
-        value, axes, keeps = call.tensor("self"), _axes(call), _keeps(call)
-        result = operation(value, axes, keeps)
-        if not call.dtype.is_floating_point:
-            _raise_alarm_where_inexact(call, value)
-            return result
-        has_nan = ops.reduce_logical_or(not_a_number(value), axes, keeps)
-        return ops.select(has_nan, constant(float("nan"), _F32), result)
+        value, is_flat = call.tensor("self"), call.raw("dim") is None
+        rank = 1 if is_flat else call.fake("self").dim()
+        value = output(ops.reshape(value, indices([-1]), False)) if is_flat else value
+        dim = 0 if is_flat else call.dim("dim")
+        axes, keeps = indices([dim]), _keeps(call) and not is_flat
+        best = _extreme(call, operation, value, axes, keeps=True)
+        is_best = output(ops.equal(value, best))
+        if call.fake("self").dtype.is_floating_point:
+            is_best = output(ops.logical_or(is_best, not_a_number(value)))
+        size = output(ops.squeeze(size_of(value, dim), indices([0])))
+        places = ops.range(constant(0, _I64), size, constant(1, _I64), "i64")
+        column = ops.reshape(places, indices([-1, *[1] * (rank - dim - 1)]), False)
+        place = output(ops.reduce_min(ops.select(is_best, column, size), axes, keeps))
+        if is_flat and _keeps(call):
+            place = output(ops.reshape(place, indices([1] * call.fake("self").dim()), False))
+        if not gives_value:
+            return place
+        return (best if keeps else output(ops.squeeze(best, axes))), place
 
     return rule
 
@@ -144,6 +175,10 @@ RULES: Mapping[str, Rule] = {
     "aten.amin.default": extreme(ops.reduce_min),
     "aten.max.default": extreme(ops.reduce_max),
     "aten.min.default": extreme(ops.reduce_min),
+    "aten.argmax.default": place_of_extreme(ops.reduce_max),
+    "aten.argmin.default": place_of_extreme(ops.reduce_min),
+    "aten.max.dim": place_of_extreme(ops.reduce_max, gives_value=True),
+    "aten.min.dim": place_of_extreme(ops.reduce_min, gives_value=True),
     "aten.var.correction": _variance,
     "aten.std.correction": _deviation,
     "aten.var_mean.correction": _var_mean,
