@@ -12,12 +12,16 @@ from torch import fx
 
 from hub.plugin.graph import Graph
 from hub.plugin.table import tensors_of
+from hub.pricing.timing import SLOW_S
 from hub.process.accelerators import accelerators_of, wait_for, wait_for_values
 from hub.process.traffic import GAPS
 
 
 def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict[str, float]:
-    """Return seconds of each node, the median over `runs` runs after a warmup run. Inputs in placeholder order."""
+    """Return seconds of each node, the median over `runs` runs after a warmup run. Inputs in placeholder order.
+
+    If one run takes seconds, one after the warmup run has to do.
+    """
     laps: dict[str, list[float]] = {}
     with torch.no_grad():
         for number in range(runs + 1):
@@ -25,6 +29,8 @@ def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict
             if number:
                 for name, seconds in seconds_of.items():
                     laps.setdefault(name, []).append(seconds)
+                if sum(seconds_of.values()) > SLOW_S:
+                    break
     return {name: median(samples) for name, samples in laps.items()}
 
 

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from hub.cache.keys import available_cores
 from hub.process.traffic import GAPS
 
 T = TypeVar("T")
 
-MAX_SWITCHES_S = 150.0
-"""Maximum involuntary context switches per second of an undisturbed measurement.
+MAX_SWITCHES_S = 75.0
+"""Maximum involuntary context switches per second and core of an undisturbed measurement.
 
 A calm machine makes far fewer, and more occur if two threads share a core (`python -m benchmarks.behind`, Linux 6.18).
 """
@@ -28,11 +29,22 @@ PATIENCE_S = 1.0
 class Patience:
     """Repetition budget of one worker."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic, switches: Callable[[], int] | None = None) -> None:
-        """Create a budget with a clock `now` in seconds; `switches` counts this process's involuntary context switches."""
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        switches: Callable[[], int] | None = None,
+        n_cores: int | None = None,
+    ) -> None:
+        """Create a budget with a clock `now` in seconds; `switches` counts this process's involuntary context switches.
+
+        Each core that its threads run on has some (`n_cores`, by default those of the machine, and two at least).
+        """
+        self._n_cores = max(2, n_cores or available_cores())
         self._now = now
         self._switches = switches or _switches
         self._left_s = PATIENCE_S
+        self.disturbed = 0
+        """Number of disturbed results that were returned because the budget had ended."""
 
     def begin(self) -> None:
         """Reset the budget, because another graph is timed."""
@@ -45,10 +57,11 @@ class Patience:
             start_s, before, overlaps = self._now(), self._switches(), GAPS.overlaps
             found.append(take())
             passed_s = self._now() - start_s
-            if self._switches() - before <= MAX_SWITCHES_S * passed_s:
+            if self._switches() - before <= MAX_SWITCHES_S * self._n_cores * passed_s:
                 return found[-1]
             self._left_s -= passed_s
             if self._left_s <= 0 or GAPS.overlaps > overlaps:  # while the user's calls run it would never be calm
+                self.disturbed += 1
                 return min(found, key=seconds)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 _Item = TypeVar("_Item")
+SLOW_S = 1.0
+"""Seconds of a call from which it is timed fewer times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,8 @@ class Timing:
     """Seconds of single calls, in order."""
 
     samples_s: tuple[float, ...]
-    overlaps: int = 0
-    """Number of calls that ran concurrently with the user's model, because its calls left no gaps."""
+    disturbed: int = 0
+    """Number of calls during which other work took cores: calls of the user's model without gaps, or other processes."""
 
     @property
     def median_s(self) -> float:
@@ -45,12 +47,18 @@ def time_call(
 ) -> Timing:
     """Call for at least `at_least_s` seconds (3 calls at least, `most` at most), after `warmup` uncounted calls.
 
+    Calls of seconds get one uncounted call and one sample: noise matters less to them, and more would take minutes.
+
     While a model runs, samples are taken in the gaps between its calls. Each sample ends when all work is done on the
     accelerators `awaited` and on those that hold results of the warmup calls.
     """
     devices = dict.fromkeys(awaited)
+    is_slow = False
     for _ in range(warmup):
+        start = time.perf_counter()
         devices |= dict.fromkeys(accelerators_of((call(),)))
+        if is_slow := time.perf_counter() - start > SLOW_S:
+            break
     wait_for(devices)
     samples: list[float] = []
 
@@ -62,7 +70,7 @@ def time_call(
         return time.perf_counter() - start
 
     left_s, overlaps = at_least_s, GAPS.overlaps
-    while len(samples) < 3 or (left_s > 0.0 and len(samples) < most):
+    while len(samples) < (1 if is_slow else 3) or (left_s > 0.0 and len(samples) < most):
         samples.append(GAPS.sample(sample))
         left_s -= samples[-1]
     return Timing(tuple(samples), GAPS.overlaps - overlaps)

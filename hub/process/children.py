@@ -128,6 +128,10 @@ def kill_group(child: subprocess.Popen[Any]) -> None:
     child.wait()
 
 
+FROM_OUTSIDE = (-signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
+"""Exit statuses of processes that were ended from outside: by a user, or by a system out of memory."""
+
+
 def exit_text(returncode: int) -> str:
     """Return how a child process ended: "killed by SIGSEGV" or "exit status 1"."""
     if returncode >= 0:

@@ -20,13 +20,14 @@ import time
 from functools import cache
 from pathlib import Path
 
+from hub.process.family import PROC
+
 NICE = 7
 """Niceness that gives a sixth of a core that the user's threads want, too (Linux: 1.25 ** -7 to 1).
 
 With 5 it would be a quarter, which slows a model that is called in a loop; with 10, a tenth, with which planning next to
 one would take several times as long.
 """
-_PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _AGAIN_S, _TRIES = 0.12, 10
 """Seconds and tries: the system accepts one change of a group's niceness in 0.1 s, except from administrators."""
@@ -37,7 +38,7 @@ def step_behind(pid: int = 0) -> None:
 
     If the system does not support or allow that, nothing changes.
     """
-    process = _PROC / str(pid or os.getpid())
+    process = PROC / str(pid or os.getpid())
     is_shared = _groups_share(process)
     for thread in _threads(process):
         with contextlib.suppress(OSError, AttributeError):
@@ -65,7 +66,7 @@ def keep_session_behind(pid: int = 0) -> None:
     """Give the session that a process has just begun no more weight than the process itself."""
     with contextlib.suppress(OSError, AttributeError):
         if (nice := os.getpriority(os.PRIO_PROCESS, pid)) > 0:
-            _set_group(_PROC / str(pid or os.getpid()) / "autogroup", nice)
+            _set_group(PROC / str(pid or os.getpid()) / "autogroup", nice)
 
 
 def _set_group(path: Path, nice: int) -> None:
@@ -85,7 +86,7 @@ def _set_group(path: Path, nice: int) -> None:
 def _has_groups() -> bool:
     """Return whether each session is a group of its own."""
     with contextlib.suppress(OSError):
-        return (_PROC / "sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
+        return (PROC / "sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
     return False
 
 

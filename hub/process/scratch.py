@@ -1,7 +1,8 @@
 """Temporary files: one folder for each process, which is removed even if the process is killed.
 
 A process that ends by itself removes its folder. If it is killed, its workers remove it, which notice its end; if those are
-killed as well, the next process that needs such a folder does. The owner holds a lock as long as it lives.
+killed as well, the next process that needs such a folder does. The owner holds a lock as long as it lives. The folder of a
+worker lies in that of the process that started it, so what a killed worker leaves is removed with it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _ENDING_S = 5.0
 _LOOK_S = 0.01
 
 _lock = freed_in_forks(threading.Lock())
+_parent: Path | None = None
+"""Folder of the process that started this one as its worker."""
 _root: Path | None = None
 _held: int | None = None
 """Descriptor of the lock on this process's folder."""
@@ -39,16 +42,29 @@ def scratch_root() -> Path:
     with _lock:
         if _root is None or not _root.is_dir():
             _let_go()
-            _remove_abandoned(Path(tempfile.gettempdir()))
-            _root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            place = _parent if _parent is not None and _parent.is_dir() else Path(tempfile.gettempdir())
+            if place != _parent:
+                _remove_abandoned(place)
+            _root = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
             _held = os.open(_root / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(_held, fcntl.LOCK_EX)
         return _root
 
 
+def nest_in(root: Path) -> None:
+    """Make this process's folder, and those of its forks, in the one of the process that started it."""
+    global _parent
+    _parent = root
+
+
 def scratch_folder(purpose: str) -> Path:
-    """Return a new folder for some purpose, which the caller has to remove. Raises OSError."""
-    return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=scratch_root()))
+    """Return a new folder for some purpose, which the caller has to remove. Raises OSError.
+
+    What killed workers have left is removed at this occasion.
+    """
+    root = scratch_root()
+    _remove_abandoned(root)
+    return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=root))
 
 
 @contextlib.contextmanager

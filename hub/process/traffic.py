@@ -22,11 +22,13 @@ from hub.process.forks import freed_in_forks
 
 COUNTS = "traffic"
 """Name of the file, next to the sample of the program that is planned."""
-PATIENCE_S = 6.0
-"""Seconds that one process waits for gaps in total; each sample that a call interrupts counts as well."""
+PATIENCE_S = 10.0
+"""Seconds that all processes of one planning run wait for gaps; each sample that a call interrupts counts as well."""
 _LOOK_S = 0.0005
 _FORM = struct.Struct("=QQ")
 """Number of calls running now, and of calls ever begun."""
+_SPENT = struct.Struct("=d")
+"""Seconds of patience spent, after the counts. Processes add to it without a lock: a few lost seconds do no harm."""
 
 T = TypeVar("T")
 
@@ -43,9 +45,9 @@ class Traffic:
 
     def show(self, path: Path) -> None:
         """Write the counts to a new file from now on."""
-        path.write_bytes(bytes(_FORM.size))
+        path.write_bytes(bytes(_FORM.size + _SPENT.size))
         with path.open("r+b") as file, self._lock:
-            self._shared = mmap.mmap(file.fileno(), _FORM.size)
+            self._shared = mmap.mmap(file.fileno(), _FORM.size + _SPENT.size)
             self._owner = os.getpid()
             self._write()
 
@@ -81,17 +83,16 @@ class Gaps:
     def __init__(self) -> None:
         self.path: Path | None = None
         self._shared: mmap.mmap | None = None
-        self._patience_s = 0.0
         self.overlaps = 0
         """Samples that were taken during calls, because there were no gaps."""
 
     def watch(self, path: Path | None) -> None:
         """Read this file from now on; None watches nothing. An unreadable file records no calls."""
         self.path, self._shared = path, None
-        self._patience_s, self.overlaps = PATIENCE_S, 0
+        self.overlaps = 0
         if path is not None:
-            with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
-                self._shared = mmap.mmap(file.fileno(), _FORM.size, access=mmap.ACCESS_READ)
+            with contextlib.suppress(OSError, ValueError), path.open("r+b") as file:
+                self._shared = mmap.mmap(file.fileno(), _FORM.size + _SPENT.size)
 
     def sample(self, take: Callable[[], T]) -> T:
         """Return the result of `take` in a gap; repeat it if a call interrupts, as long as patience lasts."""
@@ -104,25 +105,32 @@ class Gaps:
             found = take()
             if before[0] == 0 and self._counts() == before:
                 return found
-            self._patience_s -= time.perf_counter() - start
-            if self._patience_s <= 0:
+            if self._spend(time.perf_counter() - start) <= 0:
                 self.overlaps += 1
                 return found
 
-    def once(self, take: Callable[[], T]) -> T | None:
-        """Return the result of `take` in a gap, for what cannot be repeated; None if a call interrupted it."""
+    def once(self, take: Callable[[], T]) -> tuple[T, bool]:
+        """Return the result of `take`, for what cannot be repeated, and whether it was in a gap that no call ended."""
         if self._shared is None:
-            return take()
+            return take(), True
         self._wait()
         before = self._counts()
         found = take()
-        return found if before[0] == 0 and self._counts() == before else None
+        return found, before[0] == 0 and self._counts() == before
 
     def _wait(self) -> None:
-        start = time.perf_counter()
-        while self._counts()[0] and time.perf_counter() - start < self._patience_s:
+        start, left_s = time.perf_counter(), self._spend(0.0)
+        while self._counts()[0] and time.perf_counter() - start < left_s:
             time.sleep(_LOOK_S)
-        self._patience_s -= time.perf_counter() - start
+        self._spend(time.perf_counter() - start)
+
+    def _spend(self, seconds: float) -> float:
+        """Add to what was waited so far, and return the patience that is left."""
+        assert self._shared is not None
+        (spent_s,) = _SPENT.unpack_from(self._shared, _FORM.size)
+        if seconds:
+            _SPENT.pack_into(self._shared, _FORM.size, spent_s + seconds)
+        return PATIENCE_S - spent_s - seconds
 
     def _counts(self) -> tuple[int, int]:
         assert self._shared is not None

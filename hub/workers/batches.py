@@ -151,7 +151,9 @@ class Batches:
                     with contextlib.ExitStack() as turn:
                         with self._crew.phases.during(Work.WAIT, backend):
                             turn.enter_context(batch.turns.turn((not candidate.is_needed, rank), QUEUED_S))
-                        may_start = batch.clock.may_start(backend, is_needed=candidate.is_needed)
+                        may_start = batch.clock.may_start(
+                            backend, is_needed=candidate.is_needed, expected_s=candidate.expected_s
+                        )
                         if may_start:
                             candidate = self._compiler.compile(candidate, names, batch.clock, suffix=suffix)
                         else:

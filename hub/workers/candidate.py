@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ class Candidate:
     """The folder where it is or would be saved; None if only its price is wanted."""
     is_needed: bool = True
     """False if it may only improve the plan, so that it must not take time from candidates that are needed."""
+    expected_s: float = math.inf
+    """Seconds that compiling is expected to take, for one that is not needed."""
     report: Report = UNREPORTED
     """The report of the last process that compiled or loaded it."""
     cost: Cost | None = None

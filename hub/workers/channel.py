@@ -14,11 +14,11 @@ from typing import Any
 
 from hub.cache.artifacts import discard_partial
 from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, WorkerError, WorkerGone, text_of
-from hub.process.children import environment_of_children, exit_text
+from hub.process.children import FROM_OUTSIDE, environment_of_children, exit_text
 from hub.process.family import WATCH_S, adopt_orphans
 from hub.process.forks import in_forks
 from hub.process.priority import place
-from hub.process.scratch import remove_with_owner, scratch_root
+from hub.process.scratch import nest_in, remove_with_owner, scratch_root
 from hub.process.working import now
 from hub.workers.forkserver import Child, ForkServer, Spawned
 from hub.workers.frames import is_readable, receive, send
@@ -122,7 +122,9 @@ class Worker:
             self._check_open()
             is_error, value = receive(self._from_worker, ANSWER_LIMIT_S, self.limits.output_bytes if self.limits else None)
         except (EOFError, OSError) as error:
-            raise WorkerDied(f"the worker process died: {self._ending()}{self._log_tail()}") from error
+            died = WorkerDied(f"the worker process died: {self._ending()}{self._log_tail()}")
+            died.was_ended_from_outside = self.exit_status in FROM_OUTSIDE
+            raise died from error
         except CompileError:
             self.kill()
             raise
@@ -226,14 +228,16 @@ def serve(handlers: dict[str, Any]) -> None:
     they can be counted, and ended with it.
     """
     adopt_orphans()
-    requests, answers = int(sys.argv[1]), int(sys.argv[2])
+    requests, answers, roots = int(sys.argv[1]), int(sys.argv[2]), [Path(root) for root in sys.argv[3:]]
+    for root in roots:  # not in a forked worker: there the server does this, and removes them
+        nest_in(root)
     own, idle_s = os.getpid(), None
     while is_readable(requests, idle_s):
         try:
             command, arguments = receive(requests, ANSWER_LIMIT_S)
         except (EOFError, OSError):
-            for root in sys.argv[3:]:  # not in a forked worker: there the server does this
-                remove_with_owner(Path(root))
+            for root in roots:
+                remove_with_owner(root)
             return
         idle_s = arguments.pop("idle_s", None)
         try:

@@ -29,7 +29,8 @@ from hub.process.children import environment_of_children
 from hub.process.family import adopt_orphans, children, end_family, end_session, is_running
 from hub.process.forks import freed_in_forks
 from hub.process.priority import keep_session_behind, place
-from hub.process.scratch import remove_with_owner, scratch_root
+from hub.process.scratch import nest_in, remove_with_owner, scratch_root
+from hub.workers.frames import is_readable
 
 START_S = 120.0
 """Seconds that its start may take: importing PyTorch, on a busy machine."""
@@ -58,7 +59,7 @@ class Child:
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""
-        if self.returncode is None and _is_readable(self._status, 0.0):
+        if self.returncode is None and is_readable(self._status, 0.0):
             self.wait()
         return self.returncode
 
@@ -174,11 +175,13 @@ class ForkServer:
 
     def _ask(self, descriptors: Sequence[int]) -> Mapping[str, Any]:
         request = json.dumps({"environment": environment_of_children(), "path": [*filter(None, sys.path)]})
-        socket.send_fds(self._socket, [request.encode()], descriptors)
         self._socket.settimeout(self._limit_s)
-        self._is_out_of_step = True
-        answer: Mapping[str, Any] = json.loads(self._socket.recv(_MESSAGE_BYTES) or b"{}")
-        self._is_out_of_step = False
+        try:
+            socket.send_fds(self._socket, [request.encode()], descriptors)
+            answer: Mapping[str, Any] = json.loads(self._socket.recv(_MESSAGE_BYTES) or b"{}")
+        except BaseException:
+            self._is_out_of_step = True
+            raise
         self._limit_s = FORK_S
         return answer
 
@@ -186,7 +189,8 @@ class ForkServer:
         """End the server and its workers. In a fork of this process, only close the socket."""
         self._socket.close()
         if os.getpid() == self._owner:
-            self._process.kill()
+            if self._process.poll() is None:
+                end_family(self._process.pid)
             self._process.wait()
 
 
@@ -198,12 +202,6 @@ def _this_folder() -> Generator[int]:
         yield folder
     finally:
         os.close(folder)
-
-
-def _is_readable(descriptor: int, within_s: float | None) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if within_s is None else 1e3 * within_s))
 
 
 # --- In the server ----------------------------------------------------------------------------------------------------
@@ -363,10 +361,11 @@ def main() -> None:
     The next arguments are the module, the idle seconds, and the folder of temporary files of the process that started this
     one, which is removed if that process is gone.
     """
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection, root = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[4])
+    nest_in(root)
     is_wanted = _Server(connection, sys.argv[2], float(sys.argv[3])).run()
     if not is_wanted:
-        remove_with_owner(Path(sys.argv[4]))
+        remove_with_owner(root)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from hub.config.options import Options
 from hub.discovery.registry import Registry
@@ -68,6 +69,10 @@ class InProcess:
         with kept_state() as changed:
             answer = self._registry.backend(found.backend).explain(cluster, settings, inputs)
         return Said(answer, told_changes(changed, HERE))
+
+    def values(self, names: Iterable[str]) -> Mapping[str, Any]:
+        """Return the named values of one run of the graph in eager."""
+        return values_at(self._sample.graph, self._sample.values, names)
 
     def eager_prices(self) -> Mapping[str, float]:
         """Return no prices: running the graph here would advance the user's random number generator."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hub.cache.artifacts import beyond, partial_bytes
+from hub.process.cgroups import memory_limit_bytes
 from hub.process.family import memory_bytes
 from hub.report.numbers import megabytes
 
@@ -58,8 +59,8 @@ class Saving:
 
 
 def default_memory_bytes() -> int:
-    """Return three quarters of the machine's memory. The rest is for the user's process and the system."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
+    """Return three quarters of the machine's or container's memory. The rest is for the user's process and the system."""
+    return int(min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit_bytes()) * 3 / 4)
 
 
 def _size(path: Path) -> int:

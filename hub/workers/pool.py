@@ -67,15 +67,13 @@ class Pool:
 
     def lend(self, home: str, limits: Limits) -> Worker:
         """Return an idle worker that last worked as `home`, else a new one. Raise WorkerError if none can be started."""
-        surroundings = _surroundings()
+        wanted = home, surroundings()
+        while (worker := self._taken(wanted)) is not None:
+            if _is_free(worker):  # outside the lock: others need not wait until it has freed what it held
+                worker.limits, worker.saving = limits, None
+                return worker
+            worker.kill()
         with self._lock:
-            fitting = [item for item in self._resting if (item.home, item.surroundings) == (home, surroundings)]
-            for item in fitting:
-                self._resting.remove(item)
-                if _is_free(item.worker):
-                    item.worker.limits, item.worker.saving = limits, None
-                    return item.worker
-                item.worker.kill()
             try:
                 log = self._next_log()
             except OSError as error:
@@ -85,6 +83,14 @@ class Pool:
             with contextlib.suppress(WorkerError):  # it died, or has threads: workers can be spawned without it
                 return Worker(MODULE, log, limits=limits, server=server)
         return Worker(MODULE, log, limits=limits, is_behind=self._is_behind)
+
+    def _taken(self, wanted: tuple[str, str]) -> Worker | None:
+        """Return an idle worker with this name and surroundings, which is no longer idle then; None if there is none."""
+        with self._lock:
+            found = next((item for item in self._resting if (item.home, item.surroundings) == wanted), None)
+            if found is not None:
+                self._resting.remove(found)
+        return None if found is None else found.worker
 
     @property
     def is_started(self) -> bool:
@@ -103,9 +109,9 @@ class Pool:
 
     def prepare(self) -> None:
         """Start what the first worker will need, without waiting for it. Raise nothing."""
-        surroundings = _surroundings()
+        wanted = surroundings()
         with self._lock:
-            if not any(item.surroundings == surroundings and item.worker.is_alive for item in self._resting):
+            if not any(item.surroundings == wanted and item.worker.is_alive for item in self._resting):
                 self._forking()
 
     def take_back(self, home: str, worker: Worker) -> None:
@@ -116,7 +122,7 @@ class Pool:
             worker.kill()
             return
         with self._lock:
-            self._resting.append(_Resting(home, _surroundings(), worker))
+            self._resting.append(_Resting(home, surroundings(), worker))
             surplus = [self._resting.pop(0) for _ in range(len(self._resting) - MAX_RESTING)]
         for item in surplus:
             item.worker.kill()
@@ -156,8 +162,8 @@ class Pool:
         """
         if not _CAN_FORK:
             return None
-        surroundings = _read_at_start()
-        if self._server is not None and (self._server[0] != surroundings or not self._server[1].can_fork):
+        started_in = _read_at_start()
+        if self._server is not None and (self._server[0] != started_in or not self._server[1].can_fork):
             servers = self._take_servers()
             self._retired = [server for server in servers if server.is_alive]
             for server in servers:
@@ -165,7 +171,7 @@ class Pool:
                     server.close()
         if self._server is None:
             try:
-                self._server = surroundings, ForkServer(MODULE, self._next_log(), is_behind=self._is_behind)
+                self._server = started_in, ForkServer(MODULE, self._next_log(), is_behind=self._is_behind)
             except (WorkerError, OSError):
                 return None
         return self._server[1]
@@ -190,7 +196,7 @@ def _is_free(worker: Worker) -> bool:
     return worker.is_alive
 
 
-def _surroundings() -> str:
+def surroundings() -> str:
     """Return, as text, the conditions of a new worker: an idle worker fits only if it was started under the same ones."""
     return _text({"inherited": _inherited(), "path": sys.path, "folder": _folder()})
 

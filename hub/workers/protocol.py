@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hub.config.options import Options
 from hub.partition.group import Group
@@ -49,6 +49,10 @@ class Workers(Protocol):
 
     def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
         """Return a backend's explanation of a cluster on the sample. Raise the same errors as the backend."""
+        ...
+
+    def values(self, names: Iterable[str]) -> Mapping[str, Any]:
+        """Return the named values of one run of the graph in eager. Raise HubError if that fails."""
         ...
 
     def eager_prices(self) -> Mapping[str, float]:

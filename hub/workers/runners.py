@@ -21,8 +21,13 @@ class Block:
     laps_s: tuple[float, ...]
     """Seconds of each step."""
     calls: int
-    overlaps: int = 0
-    """Number of these calls that overlapped with calls of the user's model, which left no gaps."""
+    disturbed: int = 0
+    """Number of these calls during which other work took cores."""
+
+    @property
+    def is_calm(self) -> bool:
+        """Return whether no other work took cores during most of its calls."""
+        return 2 * self.disturbed < self.calls
 
 
 @dataclass(slots=True)
@@ -69,7 +74,7 @@ class PlanRunners:
     def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
         """Time one block of calls of a whole plan. Raise PluginError if it fails."""
         timing, laps = runner.worker.ask("time_plan", RUN_LIMIT_S + at_least_s, at_least_s=at_least_s)
-        return Block(timing.median_s, tuple(laps), len(timing.samples_s), timing.overlaps)
+        return Block(timing.median_s, tuple(laps), len(timing.samples_s), timing.disturbed)
 
     def end(self, runner: PlanRunner) -> None:
         """End a plan's worker, so that it takes no memory or cores from plans that are still timed."""

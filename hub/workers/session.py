@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
+from typing import Any
 
 from hub.config.options import Options
-from hub.errors import PluginError
+from hub.errors import PluginError, WorkerError
 from hub.partition.group import EAGER, Group
 from hub.partition.proposals import Offered
 from hub.partition.verdicts import Answers
@@ -52,7 +53,7 @@ class Session:
         self._abilities: dict[str, frozenset[str]] = {}
         """Optional methods of the backends that were asked."""
         self.is_disturbed = False
-        """True once a measurement overlapped with the user's calls, which left no gaps: it may not hold at other times."""
+        """True once other work took cores during a measurement, which may not hold at other times."""
 
     def __enter__(self) -> Session:
         return self
@@ -123,6 +124,11 @@ class Session:
     def _ask_limit_s(self) -> float:
         return min(ASK_LIMIT_S, max(MIN_ASK_S, self.crew.limits.compile_s))
 
+    def values(self, names: Iterable[str]) -> Mapping[str, Any]:
+        """Return the named values of one run of the graph in eager. Raise HubError if that fails."""
+        found: Mapping[str, Any] = self.crew.ask(SHARED, "values", RUN_LIMIT_S, names=sorted(names))
+        return found
+
     # --- Compiling ----------------------------------------------------------------------------------------------------
 
     def tried(self, candidate: Candidate) -> Candidate | None:
@@ -174,12 +180,14 @@ class Session:
                 timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
         except PluginError as error:
             return replace(candidate, failure=error)
-        self.is_disturbed |= timing.overlaps > 0
+        except WorkerError:
+            return candidate.late()  # no new worker could be started to load it
+        self.is_disturbed |= timing.disturbed > 0
         return replace(candidate, cost=measured_cost(timing, candidate.settings.threads))
 
     def eager_prices(self) -> dict[str, float]:
         """Measure the cost of each node in eager, in seconds. Raise PluginError if the worker fails."""
         with self.crew.phases.during(Work.TIME, EAGER):
-            seconds, overlaps = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
-        self.is_disturbed |= overlaps > 0
+            seconds, disturbed = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
+        self.is_disturbed |= disturbed > 0
         return seconds

@@ -166,11 +166,17 @@ def prepare(names: Sequence[str]) -> None:
         _state.values |= values_at(sample.graph, sample.values, missing)
 
 
+def values(names: Sequence[str]) -> Mapping[str, Any]:
+    """Return the named values of one run of the graph in eager."""
+    prepare(names)
+    return {name: _state.values[name] for name in names}
+
+
 def profile() -> tuple[dict[str, float], int]:
-    """Return the cost of each node in eager, in seconds, and how many runs overlapped with the user's calls."""
-    sample, overlaps = _state.loaded_sample, GAPS.overlaps
+    """Return the cost of each node in eager, in seconds, and during how many runs other work took cores."""
+    sample, before = _state.loaded_sample, GAPS.overlaps + PATIENCE.disturbed
     found = PATIENCE.timed(lambda: profile_eager(sample.graph, sample.values), lambda seconds: sum(seconds.values()))
-    return found, GAPS.overlaps - overlaps
+    return found, GAPS.overlaps + PATIENCE.disturbed - before
 
 
 def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int | None = None) -> Report:
@@ -237,9 +243,15 @@ def time_cluster(name: str, at_least_s: float, busy_wait: bool) -> Timing:
     inputs = _inputs(loaded.cluster)
     calm = None if busy_wait else Calm()
     awaited = accelerators_of(inputs)
+    before = PATIENCE.disturbed
     timing = PATIENCE.timed(lambda: time_call(lambda: loaded.executable(*inputs), at_least_s, awaited=awaited), _median_s)
     del calm
-    return timing
+    return _marked(timing, before)
+
+
+def _marked(timing: Timing, before: int) -> Timing:
+    """Return a timing that says so if other processes took cores during it. `before` is `PATIENCE.disturbed` until then."""
+    return timing if PATIENCE.disturbed == before else replace(timing, disturbed=len(timing.samples_s))
 
 
 def build_plan(steps: Sequence[Step], busy_wait: bool, tries_new_sizes: bool = False) -> float:
@@ -265,25 +277,27 @@ def build_plan(steps: Sequence[Step], busy_wait: bool, tries_new_sizes: bool = F
 def _cost_of_new_sizes(run: Callable[..., Any], sample: Sample, call_s: float) -> float:
     """Return by how many seconds the first call of new sizes takes longer than the second: the median over some sizes.
 
-    A backend that refuses new sizes leaves the call to eager. Calls during which the user's model ran do not count.
+    A backend that refuses new sizes leaves the call to eager. Calls during which the user's model ran count only if there
+    are no others: the longer a backend prepares a size, the likelier it is interrupted.
     """
     start_s = time.perf_counter()
     if _state.other_sizes is None:
         _state.other_sizes = tuple(_at_other_sizes(sample))
-    extra_s: list[float] = []
+    extra_s: dict[bool, list[float]] = {True: [], False: []}
+    """Seconds by whether both calls ran in gaps."""
     for values in _state.other_sizes:
         try:
-            first_s, second_s = (GAPS.once(partial(_seconds_of, partial(run, values))) for _ in range(2))
+            first, second = (GAPS.once(partial(_seconds_of, partial(run, values))) for _ in range(2))
         except RunError as error:
             if not isinstance(error.__cause__, InputRefused):
                 raise
             eager = partial(sample.graph.module, *values)
-            first_s, second_s = GAPS.once(partial(_seconds_of, eager)), call_s
-        if first_s is not None and second_s is not None:
-            extra_s.append(first_s - second_s)
+            first, second = GAPS.once(partial(_seconds_of, eager)), (call_s, True)
+        extra_s[first[1] and second[1]].append(first[0] - second[0])
         if time.perf_counter() - start_s > _NEW_SIZES_LIMIT_S:
             break
-    found_s = median(extra_s) if extra_s else 0.0
+    samples = extra_s[True] or extra_s[False]
+    found_s = median(samples) if samples else 0.0
     return found_s if found_s >= _MIN_NEW_SIZES * call_s else 0.0
 
 
@@ -342,6 +356,7 @@ def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
         laps[timing] = list(stepwise.laps)
         return timing
 
+    before = PATIENCE.disturbed
     timing = PATIENCE.timed(take, _median_s)
     stepwise.laps[:] = laps[timing]
     n_calls = len(timing.samples_s) if stepwise is plan else _LAPPED_CALLS
@@ -351,7 +366,8 @@ def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
     if _state.new_sizes_s is None:  # the first time, while it is this plan's turn
         _state.new_sizes_s = _cost_of_new_sizes(plan.run, sample, timing.median_s)
     extra_s = _NEW_SIZES * _state.new_sizes_s
-    return replace(timing, samples_s=tuple(sample_s + extra_s for sample_s in timing.samples_s)), laps_s
+    slower = replace(timing, samples_s=tuple(sample_s + extra_s for sample_s in timing.samples_s))
+    return _marked(slower, before), laps_s
 
 
 def _median_s(timing: Timing) -> float:
@@ -413,7 +429,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         *(load, rest, answers, estimate, explain, offered),
-        *(prepare, profile, compile_cluster, hold, time_cluster, build_plan, time_plan),
+        *(prepare, values, profile, compile_cluster, hold, time_cluster, build_plan, time_plan),
         *(step_behind, verify_at_leisure, prepare_kind, compare_kind, endure),
     )
 }

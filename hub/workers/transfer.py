@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import pickle
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from hub.partition.extract import extract
 from hub.plugin.graph import Graph
+from hub.process.forks import freed_in_forks
 from hub.torch_private import FakeTensorMode, GraphPickler, OpOverload, PicklerOptions, custom_operators
 
 
@@ -50,7 +53,7 @@ def cut_sample(sample: Sample, nodes: Sequence[str], values: Mapping[str, Any]) 
     cluster = extract(sample.graph, nodes, sample.graph.name, {})
     known = {**sample.by_name, **values}
     weights = tuple(name for name in cluster.input_names if name in set(sample.graph.weights))
-    graph = Graph(cluster.module, sample.graph.name, weights=weights, is_training=sample.graph.is_training)
+    graph = Graph(cluster.module, sample.graph.name, weights=weights, is_training=sample.graph.is_training, is_part=True)
     return Sample(graph, tuple(known[name] for name in cluster.input_names))
 
 
@@ -58,7 +61,7 @@ def write_sample(folder: Path, sample: Sample) -> None:
     """Write a sample. Raise any error of pickling, for instance for operators that only this process knows."""
     graph = sample.graph
     (folder / "graph.bin").write_bytes(dump_module(graph.module))
-    facts = (graph.name, graph.mutated, graph.weights, dict(graph.pinned), graph.is_training)
+    facts = (graph.name, graph.mutated, graph.weights, dict(graph.pinned), graph.is_training, graph.is_part)
     (folder / "homes.json").write_text(json.dumps(homes_of_operators(graph)))
     (folder / "facts.bin").write_bytes(pickle.dumps(facts))
     torch.save(
@@ -75,10 +78,10 @@ def read_sample(folder: Path) -> Sample:
     for home in json.loads((folder / "homes.json").read_text()):
         with contextlib.suppress(Exception):  # reading the graph without its operators raises a clearer error
             importlib.import_module(home)
-    name, mutated, weights, pinned, is_training = pickle.loads((folder / "facts.bin").read_bytes())
+    name, mutated, weights, pinned, is_training, is_part = pickle.loads((folder / "facts.bin").read_bytes())
     module = load_module((folder / "graph.bin").read_bytes())
     values: Sequence[Any] = torch.load(folder / "values.pt", weights_only=True, mmap=True)
-    graph = Graph(module, name, mutated=mutated, weights=weights, pinned=pinned, is_training=is_training)
+    graph = Graph(module, name, mutated=mutated, weights=weights, pinned=pinned, is_training=is_training, is_part=is_part)
     return Sample(graph, tuple(values))
 
 
@@ -100,9 +103,48 @@ def _qualified_name(target: Any) -> str:
 
 def dump_module(module: fx.GraphModule) -> bytes:
     """Pickle an FX module with the fake values and stack traces of its nodes, and no other metadata."""
-    return GraphPickler.dumps(
-        module, PicklerOptions(ops_filter=None, node_metadata_key_filter=lambda key: key in ("val", "stack_trace"))
-    )
+    options = PicklerOptions(ops_filter=None, node_metadata_key_filter=lambda key: key in ("val", "stack_trace"))
+    copied = _with_its_code(module)
+    if any(_has_computed_slice((node.args, node.kwargs)) for node in module.graph.nodes):
+        with _DUMPING:
+            return GraphPickler.dumps(copied, options)
+    with io.BytesIO() as stream:
+        pickler: Any = GraphPickler(stream, options)
+        pickler.dump(copied)
+        return stream.getvalue()
+
+
+_DUMPING = freed_in_forks(threading.Lock())
+"""Held by `GraphPickler.dumps`, which makes slices containers for PyTorch's pytrees, in all threads. Few graphs need it."""
+
+
+def _has_computed_slice(value: Any) -> bool:
+    """Return whether arguments contain a slice whose bounds the graph computes."""
+    if isinstance(value, slice):
+        return any(isinstance(bound, fx.Node) for bound in (value.start, value.stop, value.step))
+    items: Any = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()  # pyright: ignore[reportUnknownVariableType]
+    return any(map(_has_computed_slice, items))
+
+
+class _WithItsCode(fx.GraphModule):
+    """A module whose code stays as it is.
+
+    The pickler generates it anew, which replaces the code that other threads run. If two threads do that at once, they
+    take names from each other, and the code refers to values that it has not computed.
+    """
+
+    def recompile(self) -> Any:
+        return None
+
+
+def _with_its_code(module: torch.nn.Module) -> Any:
+    """Return a shallow copy of a module and of those within it, whose code is not generated anew."""
+    kind: Any = _WithItsCode if isinstance(module, fx.GraphModule) else type(module)
+    copied = kind.__new__(kind)
+    children: Mapping[str, torch.nn.Module | None] = vars(module)["_modules"]
+    inner = {name: None if child is None else _with_its_code(child) for name, child in children.items()}
+    copied.__dict__ = {**vars(module), "_modules": inner}
+    return copied
 
 
 def load_module(data: bytes) -> fx.GraphModule:

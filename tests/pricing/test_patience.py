@@ -18,9 +18,9 @@ class Machine:
         self.timings, self.lasts_s = list(timings), lasts_s
         self.now_s, self.switches, self.taken = 0.0, 0.0, 0
 
-    def patience(self) -> Patience:
+    def patience(self, n_cores: int = 2) -> Patience:
         """Return the patience of a worker on this machine."""
-        return Patience(lambda: self.now_s, lambda: int(self.switches))
+        return Patience(lambda: self.now_s, lambda: int(self.switches), n_cores)
 
     def take(self) -> float:
         """Return the seconds of the next timing."""
@@ -36,7 +36,7 @@ def timed(patience: Patience, machine: Machine) -> float:
     return patience.timed(machine.take, float)
 
 
-BUSY, QUIET = 2 * MAX_SWITCHES_S, MAX_SWITCHES_S / 4
+BUSY, QUIET = 4 * MAX_SWITCHES_S, MAX_SWITCHES_S / 2
 
 
 def test_a_calm_timing_is_taken_as_it_is() -> None:
@@ -46,11 +46,19 @@ def test_a_calm_timing_is_taken_as_it_is() -> None:
     assert machine.taken == 1
 
 
+def test_each_core_adds_switches_of_its_own() -> None:
+    """What disturbs two cores is the daily life of 64, each of which runs a thread."""
+    machine = Machine([(9.0, BUSY)], 0.2)
+    assert timed(machine.patience(n_cores=64), machine) == 9.0
+    assert machine.taken == 1
+
+
 def test_a_disturbed_timing_is_taken_again() -> None:
     """Until one is calm, though it be slower than a disturbed one."""
     machine = Machine([(78.0, BUSY), (2.0, BUSY), (2.2, QUIET)], 0.2)
-    assert timed(machine.patience(), machine) == 2.2
-    assert machine.taken == 3
+    patience = machine.patience()
+    assert timed(patience, machine) == 2.2
+    assert (machine.taken, patience.disturbed) == (3, 0)
 
 
 def test_patience_ends() -> None:
@@ -58,7 +66,7 @@ def test_patience_ends() -> None:
     machine = Machine([(78.0, BUSY), (3.0, BUSY), (5.0, BUSY)], PATIENCE_S / 4)
     patience = machine.patience()
     assert timed(patience, machine) == 3.0
-    assert machine.taken == 4
+    assert (machine.taken, patience.disturbed) == (4, 1)
     timed(patience, machine)
     assert machine.taken == 5
     patience.begin()

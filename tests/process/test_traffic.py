@@ -43,10 +43,10 @@ def test_without_a_file_nothing_waits() -> None:
 
 
 def test_what_cannot_be_repeated_is_taken_once(shown: tuple[Traffic, Gaps]) -> None:
-    """A call that comes in between makes it worthless."""
+    """A call that comes in between makes it worth less, as is told."""
     calls, gaps = shown
-    assert Gaps().once(lambda: 3) == 3
-    assert gaps.once(lambda: 4) == 4
+    assert Gaps().once(lambda: 3) == (3, True)
+    assert gaps.once(lambda: 4) == (4, True)
     taken: list[int] = []
 
     def interrupted() -> int:
@@ -54,7 +54,7 @@ def test_what_cannot_be_repeated_is_taken_once(shown: tuple[Traffic, Gaps]) -> N
         with calls:
             return 5
 
-    assert gaps.once(interrupted) is None
+    assert gaps.once(interrupted) == (5, False)
     assert taken == [1]
     assert gaps.overlaps == 0
 
@@ -103,11 +103,25 @@ def test_a_model_without_gaps_is_not_waited_for_endlessly(
     """Once patience is over, samples are taken during the calls, and counted."""
     calls, gaps = shown
     monkeypatch.setattr(traffic, "PATIENCE_S", 0.05)
-    assert gaps.path is not None
-    gaps.watch(gaps.path)
     with calls:
         assert [gaps.sample(lambda: 1) for _ in range(3)] == [1, 1, 1]
     assert gaps.overlaps == 3
+
+
+def test_all_processes_share_their_patience(shown: tuple[Traffic, Gaps], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every backend has workers: if each waited as long, a model called in a loop would be planned for a minute longer."""
+    calls, gaps = shown
+    monkeypatch.setattr(traffic, "PATIENCE_S", 0.05)
+    other, waits = Gaps(), list[float]()
+    other.watch(gaps.path)
+    monkeypatch.setattr(traffic, "time", SimpleNamespace(perf_counter=time.perf_counter, sleep=waits.append))
+    with calls:
+        assert gaps.sample(lambda: 1) == 1
+        n_waits = len(waits)
+        assert other.sample(lambda: 2) == 2
+    assert n_waits > 0
+    assert len(waits) == n_waits
+    assert other.overlaps == 1
 
 
 def test_calls_of_several_threads_are_counted_together(shown: tuple[Traffic, Gaps]) -> None:
@@ -153,4 +167,20 @@ def test_timings_are_of_the_gaps(watched: Traffic, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
     found = timing.time_call(timed, 0.0, warmup=0)
     assert found.samples_s == pytest.approx([0.001] * 3)
-    assert (attempts, found.overlaps) == (6, 0)
+    assert (attempts, found.disturbed) == (6, 0)
+
+
+@pytest.mark.parametrize(("call_s", "n_samples", "n_calls"), [(0.01, 3, 5), (3.0, 1, 2)])
+def test_slow_calls_are_timed_fewer_times(
+    call_s: float, n_samples: int, n_calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of seconds is timed well enough by one, and five would take a minute."""
+    now_s, calls = [0.0], list[int]()
+
+    def slow() -> None:
+        calls.append(1)
+        now_s[0] += call_s
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    assert timing.time_call(slow, 0.0).samples_s == pytest.approx([call_s] * n_samples)
+    assert len(calls) == n_calls

@@ -78,6 +78,17 @@ def test_piece_must_end_in_time(go_to: Callable[[float], None]) -> None:
     assert clock.may_start("slow", is_needed=False)
 
 
+def test_a_small_piece_of_what_took_long_may_start(go_to: Callable[[float], None]) -> None:
+    """A whole graph may take longer than there is time for pieces, and a 24th of it a second."""
+    clock = Clock(10.0)
+    clock.begin()
+    clock.compiled("slow", 60.0)
+    go_to(1.0)
+    assert not clock.may_start("slow", is_needed=False)
+    assert clock.may_start("slow", is_needed=False, expected_s=1.0)
+    assert not clock.may_start("slow", is_needed=False, expected_s=2.0)
+
+
 def test_what_may_be_the_fastest_is_waited_for(go_to: Callable[[float], None]) -> None:
     """It may take longer than others that are ready, until it is there, or far too late."""
     clock = Clock(10.0)
@@ -94,3 +105,15 @@ def test_what_may_be_the_fastest_is_waited_for(go_to: Callable[[float], None]) -
     clock.arrived("slow")
     assert not clock.may_start("slow", is_needed=True)
     assert clock.may_start("slower", is_needed=True)
+
+
+def test_a_part_of_a_plan_begins_no_budget_but_bounds_the_wait(go_to: Callable[[float], None]) -> None:
+    """A plan of nine clusters is not given up because its first one was quick."""
+    clock = Clock(10.0)
+    clock.begin(is_whole=False)
+    go_to(20.0)
+    assert clock.left_s == 10.0
+    assert clock.may_start("one", is_needed=True)
+    assert clock.compile_until("one") == pytest.approx(1000.0 + MAX_PATIENCE * 10.0)
+    clock.begin()
+    assert clock.compile_until("one") == pytest.approx(1020.0 + COMPILE_SHARE * 10.0)

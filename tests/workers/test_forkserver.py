@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hub.errors import CompileError, WorkerError
+from hub.process.scratch import scratch_root
 from hub.workers.channel import Worker
 from hub.workers.forkserver import Child, ForkServer
 from hub.workers.limits import Limits
@@ -23,6 +24,7 @@ SOURCE = """
 import os, random, signal, sys, threading, time
 from hub.workers.channel import serve
 from hub.process.leftovers import leftovers, more
+from hub.process.scratch import scratch_folder
 
 def facts():
     return {
@@ -31,6 +33,7 @@ def facts():
         "child_signal": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, "folder": os.getcwd(), "path": sys.path,
     }
 def say(text): print(text, flush=True)
+def scratch(): return str(scratch_folder("compiled"))
 def leave(code): os._exit(code)
 def sleep(): time.sleep(60)
 def leave_child():
@@ -58,11 +61,13 @@ def die(by=signal.SIGSEGV): os.kill(os.getpid(), by)
 def run_child(): return __import__("subprocess").run(["true"]).returncode
 
 def main():
-    serve({f.__name__: f for f in (facts, say, leave, die, run_child, sleep, leave_child, daemonize, left_by_a_daemon)})
+    tasks = facts, say, scratch, leave, die, run_child, sleep, leave_child, daemonize, left_by_a_daemon
+    serve({f.__name__: f for f in tasks})
 
 if __name__ == "__main__":
     main()
 """
+MODULE_UNDER_TEST = "hub_forked_worker"
 LIMITS = Limits(compile_s=60.0, memory_bytes=2_000_000_000, output_bytes=1_000_000)
 
 
@@ -71,14 +76,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServ
     """Start a server of small workers."""
     (tmp_path / "hub_forked_worker.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = ForkServer("hub_forked_worker", tmp_path / "server.log")
+    made = ForkServer(MODULE_UNDER_TEST, tmp_path / "server.log")
     yield made
     made.close()
 
 
 def forked(server: ForkServer, tmp_path: Path, name: str = "worker") -> Worker:
     """Fork a worker of the server."""
-    return Worker("hub_forked_worker", tmp_path / f"{name}.log", limits=LIMITS, server=server)
+    return Worker(MODULE_UNDER_TEST, tmp_path / f"{name}.log", limits=LIMITS, server=server)
 
 
 def test_each_worker_is_a_process_of_its_own(server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +110,16 @@ def test_each_worker_is_a_process_of_its_own(server: ForkServer, tmp_path: Path,
         worker.kill()
 
 
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_what_a_killed_worker_leaves_is_this_processs(server: ForkServer, tmp_path: Path, *, is_forked: bool) -> None:
+    """Its temporary files lie in this process's folder, which is removed at the end; nothing is left beside it."""
+    worker = Worker(MODULE_UNDER_TEST, tmp_path / "killed.log", limits=LIMITS, server=server if is_forked else None)
+    left = Path(worker.ask("scratch", 30))
+    worker.kill()
+    assert left.is_dir()
+    assert left.is_relative_to(scratch_root())
+
+
 @pytest.mark.parametrize(
     ("command", "facts", "said"),
     [("leave", {"code": 3}, "exit status 3"), ("die", {}, "killed by SIGSEGV"), ("die", {"by": 35}, "killed by signal 35")],
@@ -126,7 +141,7 @@ def test_how_a_worker_ended_is_known(
 @pytest.mark.parametrize("is_forked", [True, False])
 def test_what_a_dead_worker_started_ends(server: ForkServer, tmp_path: Path, is_forked: bool) -> None:
     """And it is ended once: later the number of the worker's session may be another process's."""
-    worker = forked(server, tmp_path) if is_forked else Worker("hub_forked_worker", tmp_path / "spawned.log", limits=LIMITS)
+    worker = forked(server, tmp_path) if is_forked else Worker(MODULE_UNDER_TEST, tmp_path / "spawned.log", limits=LIMITS)
     child = worker.ask("leave_child", 30)
     assert _runs(child)
     with pytest.raises(CompileError, match="exit status 3"):
@@ -147,7 +162,7 @@ def test_what_a_dead_worker_started_ends(server: ForkServer, tmp_path: Path, is_
 @pytest.mark.parametrize("is_forked", [True, False])
 def test_a_daemon_ends_with_its_worker(server: ForkServer, tmp_path: Path, is_forked: bool) -> None:
     """One that left the session, and whose parent ended, is a descendant still: counted, and ended."""
-    worker = forked(server, tmp_path) if is_forked else Worker("hub_forked_worker", tmp_path / "spawned.log", limits=LIMITS)
+    worker = forked(server, tmp_path) if is_forked else Worker(MODULE_UNDER_TEST, tmp_path / "spawned.log", limits=LIMITS)
     assert worker.ask("left_by_a_daemon", 30) == "1 process"
     daemon = worker.ask("daemonize", 30)
     assert _runs(daemon)
@@ -196,7 +211,7 @@ def test_a_server_without_work_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """It holds memory, and is started again where it is needed."""
     (tmp_path / "hub_forked_worker.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    server = ForkServer("hub_forked_worker", tmp_path / "server.log", rest_s=0.2)
+    server = ForkServer(MODULE_UNDER_TEST, tmp_path / "server.log", rest_s=0.2)
     deadline = time.monotonic() + 30
     while server.is_alive and time.monotonic() < deadline:
         time.sleep(0.05)

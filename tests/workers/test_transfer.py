@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from hub.errors import WorkerError
 from hub.process.family import is_running
@@ -148,3 +151,68 @@ def test_workers_that_die_condemn_no_graph(monkeypatch: pytest.MonkeyPatch) -> N
                 session.crew.await_start("one")
         session.crew.start(["two"])
         session.crew.await_start("two")
+
+
+class SlicesSeen(torch.nn.Module):
+    """A module in whose attribute pickling can be observed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.seen.append(slice in pytree.SUPPORTED_NODES)
+        return {}
+
+    def __reduce__(self) -> Any:
+        return dict, (self.__getstate__(),)
+
+
+@pytest.mark.parametrize("make", [lambda: Calls(torch.sigmoid), Branches])
+def test_a_program_that_is_sent_keeps_its_code(make: Any) -> None:
+    """Another thread may run it meanwhile. PyTorch's pickler would generate its code, and that of its bodies, anew."""
+    module = make()
+    inputs = (torch.ones(3, 3),) if isinstance(module, Calls) else (torch.tensor(True), torch.ones(3, 3))
+    captured = capture(module, inputs)
+    program = captured.graph.module
+    graphs = [one for one in program.modules() if isinstance(one, torch.fx.GraphModule)]
+    texts = [one.code for one in graphs]
+    before = [(type(one).forward, text) for one, text in zip(graphs, texts, strict=True)]
+    load_module(dump_module(program))
+    assert [(type(one).forward, one.code) for one in graphs] == before
+    torch.testing.assert_close(program(*captured.inputs)[0], module(*inputs))
+
+
+def test_a_program_that_is_sent_changes_nothing_for_other_threads() -> None:
+    """PyTorch's pickler makes slices containers for everybody's pytrees, which few programs need."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_module("seen", (x,)))
+    module = torch.fx.GraphModule(torch.nn.ModuleDict({"seen": (seen := SlicesSeen())}), graph)
+    seen.seen.clear()
+    dump_module(module)
+    assert seen.seen and not any(seen.seen)
+
+
+def test_slices_with_bounds_that_the_program_computes_can_be_sent() -> None:
+    """They need that."""
+    graph = torch.fx.Graph()
+    x, n = graph.placeholder("x"), graph.placeholder("n")
+    graph.output(graph.call_function(operator.getitem, (x, slice(None, n))))
+    again = load_module(dump_module(torch.fx.GraphModule({}, graph)))
+    assert torch.equal(again(torch.arange(5), 2), torch.arange(2))
+    assert slice not in pytree.SUPPORTED_NODES
+
+
+def test_two_threads_can_send_one_program_that_a_third_runs() -> None:
+    """Their generated code took names from each other: "cannot access local variable"."""
+    layers = [layer for _ in range(40) for layer in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
+    x = torch.ones(2, 4)
+    program = capture(torch.nn.Sequential(*layers), (x,)).graph.module
+    assert program.code
+    values = [torch.ones(tuple(node.meta["val"].shape)) for node in program.graph.find_nodes(op="placeholder")]
+    with ThreadPoolExecutor(2) as pool:
+        sent = [pool.submit(lambda: [dump_module(program) for _ in range(10)]) for _ in range(2)]
+        while not all(item.done() for item in sent):
+            program(*values)
+        assert len({len(data) for item in sent for data in item.result()}) == 1

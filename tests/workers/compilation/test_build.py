@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hub.plugin.entry import Entry
 from hub.plugin.graph import Cluster
 from hub.plugin.table import ACCEPTED, Support
 from hub.testing.single import whole_cluster
+from hub.verification import endurance
 from hub.verification.compare import Judge
 from hub.verification.endurance import Leisure
 from hub.verification.verify import Trial
@@ -102,3 +104,20 @@ def test_what_the_first_call_leaves_behind_is_noticed_where_nothing_else_runs() 
         for process in left:
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize(("call_s", "n_calls"), [(30.0, 2), (4.0, 5), (0.3, 20), (0.001, 200)])
+def test_slow_executables_make_fewer_calls_in_a_row(
+    doubling: tuple[Cluster, Sequence[Any]], call_s: float, n_calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that does not answer in time counts as hanging, and a model of seconds a call hangs as little as others."""
+    cluster, inputs = doubling
+    clock = [0.0]
+
+    def executable(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        clock[0] += call_s
+        return (values + values,)
+
+    trial = Trial(Judge.of(cluster, "slow", None), executable, tuple(inputs))
+    monkeypatch.setattr(endurance, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    assert Leisure(trial).endure() == n_calls
