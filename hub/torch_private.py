@@ -16,6 +16,7 @@ import enum
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         GuardFilterEntry,
     )
     from torch._dynamo.utils import counters
+    from torch._functorch import config as functorch_config
     from torch._functorch._aot_autograd.schemas import OutputType
     from torch._functorch.aot_autograd import aot_export_module
     from torch._guards import CompileContext, Guard, GuardsSet, Source, TracingContext, detect_fake_mode
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
 
     # PyTorch's own annotations of these are missing or incomplete.
     custom_operators: Mapping[str, Any]
+    disable_current_modes: Callable[[], AbstractContextManager[Any]]
     elementwise_dtypes: Callable[..., tuple[torch.dtype, torch.dtype]]
     fake_tensor_proxies: dict[int, Any]
     functorch: Any
@@ -225,6 +228,11 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
         "TransformGetItemToIndex": _class(
             "torch._dynamo._trace_wrapped_higher_order_op:TransformGetItemToIndex",
             "Lets those modifications index tensors by batched tensors, as in eager.",
+        ),
+        "functorch_config": _module(
+            "torch._functorch.config",
+            "AOTAutograd's settings: in which modes it captures the backward.",
+            "backward_pass_autocast patch",
         ),
         "functorch": _module(
             "torch._functorch", "The name of the package, by which calls of `torch.func` in a graph are recognized."
@@ -420,6 +428,10 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
         ),
         "device_context": _module(
             "torch.utils._device", "The default device, a global variable: its object is compared.", "CURRENT_DEVICE"
+        ),
+        "disable_current_modes": _function(
+            "torch.utils._python_dispatch:_disable_current_modes",
+            "Computes constants while a program is captured.",
         ),
         "get_current_dispatch_mode_stack": _function(
             "torch.utils._python_dispatch:_get_current_dispatch_mode_stack", "The modes, to see whether a plugin left one."

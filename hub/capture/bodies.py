@@ -91,9 +91,8 @@ def _body(graph: Graph, name: str, target: str, program: fx.GraphModule, operand
     weights = tuple(own for own, outer in pairs if isinstance(outer, fx.Node) and outer.name in graph.weights)
     returned = range(len(output_arguments(module)))
     pinned = pins(module, n_mutated=0, returned=returned)
-    return Body(
-        target, Graph(module, name, weights=weights, pinned=pinned, is_training=graph.is_training), is_single=is_single
-    )
+    body = Graph(module, name, weights=weights, pinned=pinned, is_training=graph.is_training, is_part=True)
+    return Body(target, body, is_single=is_single)
 
 
 def _with_flat_output(program: fx.GraphModule) -> tuple[fx.GraphModule, bool]:

@@ -29,7 +29,7 @@ from types import CodeType
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from hub.errors import warn_user
 from hub.torch_private import (
@@ -106,6 +106,13 @@ class _Quiet(logging.Filter, threading.local):
         return not self.is_on or record.levelno < logging.ERROR
 
 
+class _Capturing(threading.local):
+    """The record of the frame that this thread is capturing."""
+
+    frames: Frames | None = None
+
+
+_capturing = _Capturing()
 _quiet = _Quiet()
 logging.getLogger(FakeTensorMode.__module__).addFilter(_quiet)
 _left: weakref.WeakKeyDictionary[CodeType, _Left] = weakref.WeakKeyDictionary()
@@ -127,6 +134,8 @@ class Frames:
     """A record of the frames that were captured for one compiled model."""
 
     tried: int = 0
+    made: int = 0
+    """Number of frames that were captured, or some part of them."""
     has_programs: bool = False
     """True once the hub has received a program."""
     stops: list[Stop] = field(default_factory=list[Stop])
@@ -153,6 +162,16 @@ class Frames:
         """Record a stop, each one once."""
         if stop not in self.stops and len(self.stops) < MAX_STOPS:
             self.stops.append(stop)
+
+
+def is_part_of_a_call(module: fx.GraphModule) -> bool:
+    """Return whether one call of the model runs more than the program that this thread has just captured.
+
+    It does if capture stopped within a frame, or began in another one than the model's own.
+    """
+    reason = getattr(module, "compile_subgraph_reason", None)
+    codes = [] if _capturing.frames is None else _capturing.frames.codes
+    return bool(getattr(reason, "graph_break", False)) or any(code() is not codes[-1]() for code in codes[:1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +239,7 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
         settings = {"allow_rnn": allowed, "accumulated_recompile_limit": limit, **own.settings}
         with cast("Any", dynamo_config).patch(**settings):
             was_quiet, _quiet.is_on = _quiet.is_on, may_fail
+            outer, _capturing.frames = _capturing.frames, frames
             try:
                 captured = capture(*args, **kwargs)
             except Unsupported as error:
@@ -241,9 +261,10 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
                 return failures.failed()
             else:
                 frames.failures.pop(args[code], None)
+                frames.made += 1
                 return captured
             finally:
-                _quiet.is_on = was_quiet
+                _quiet.is_on, _capturing.frames = was_quiet, outer
                 for reason in graph_break_reasons[known:]:
                     frames.stop(_stop(reason.reason, reason.user_stack))
 

@@ -37,7 +37,7 @@ def written_hidden_view(module: fx.GraphModule) -> str | None:
     views = [node for node in module.graph.nodes if _name(node) in _HIDDEN_VIEWS and not _casts(node)]
     if not views:
         return None
-    written = {base for node in module.graph.nodes if _writes(node) for base in _bases(node)}
+    written = {base for node in module.graph.nodes if writes(node) for base in _bases(node)}
     return next((_name(node) for node in views if written & set(_bases(node))), None)
 
 
@@ -68,7 +68,8 @@ def _value(node: Any) -> Any:
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
 
 
-def _writes(node: fx.Node) -> bool:
+def writes(node: fx.Node) -> bool:
+    """Return whether a node of Dynamo's graph writes to an argument, by its name."""
     name = _name(node)
     in_place = name.endswith("_") and not name.endswith("__")
     augmented = name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")

@@ -10,7 +10,9 @@ import torch
 from torch import fx
 
 from hub.capture.fast_paths import SAID
+from hub.capture.fold import fold_constants
 from hub.capture.hidden import hidden_write, written_hidden_view
+from hub.capture.layouts import keep_layouts
 from hub.capture.pins import alias_chain, pins
 from hub.capture.simplify import simplify
 from hub.errors import CaptureError
@@ -75,7 +77,9 @@ def capture_inference(
     targets = tuple(mutated[node.name] for node in outputs[: len(mutated)])
     if view := _view_of_a_written_input(outputs[: len(mutated)], outputs[len(mutated) :]):
         raise CaptureError(f"{view} is a view of an input that was written to through another view")
+    keep_layouts(captured, module, len(targets))
     simplify(captured)
+    fold_constants(captured)
     placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
     weights = tuple(placeholders[position] for position in weight_positions if placeholders[position] not in targets)
     return Graph(

@@ -85,7 +85,12 @@ def _intrinsic(node: fx.Node) -> Pin | None:
 
 
 def _higher_order(node: fx.Node) -> Pin:
-    """Return why an operator that calls programs stays in eager. If its programs must keep their order, so must it."""
+    """Return why an operator that calls programs stays in eager. If its programs must keep their order, so must it.
+
+    Checkpointing runs random operators through others that take them as arguments, and keep the generator's state.
+    """
+    if any(isinstance(item, OpOverload) and torch.Tag.nondeterministic_seeded in item.tags for item in node.args):
+        return Pin.RANDOM
     programs = (source for source in node.all_input_nodes if source.op == "get_attr")
     found = (getattr(node.graph.owning_module, str(source.target), None) for source in programs)
     pinned = (
@@ -168,6 +173,12 @@ def alias_chain(node: fx.Node) -> list[fx.Node]:
         if producer is not node:
             chain.append(producer)
         chain.append(source)
+
+
+def owners(values: Iterable[Any]) -> frozenset[str]:
+    """Return the names of the nodes that own the memory of these outputs, the outputs themselves included."""
+    nodes = [value for value in values if isinstance(value, fx.Node)]
+    return frozenset(node.name for value in nodes for node in (value, alias_chain(value)[-1]))
 
 
 def _viewed(producer: fx.Node, element: fx.Node) -> fx.Node | None:

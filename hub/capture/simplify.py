@@ -8,14 +8,16 @@ import torch
 from torch import fx
 
 from hub.plugin.graph import hint
-from hub.plugin.table import argument, value_of
+from hub.plugin.table import argument, declared_arguments, elements, value_of
 from hub.torch_private import set_grad_enabled
 
 _aten = torch.ops.aten
 
 
 def simplify(module: fx.GraphModule) -> None:
-    """Drop inactive dropout, detach, no-op casts, empty pieces and metadata assertions, then dead code. Keep meta values.
+    """Drop inactive dropout, detach, no-op casts, empty pieces, idle `ceil_mode` and metadata assertions, then dead code.
+
+    A pool whose only window holds everything becomes a mean. Meta values stay.
 
     Uninitialised tensors become zeros: zeros are valid contents, and make two runs comparable.
     """
@@ -28,6 +30,10 @@ def simplify(module: fx.GraphModule) -> None:
             module.graph.erase_node(node)
         elif node.target in _UNINITIALISED:
             _define(node)
+        elif node.target in _AVERAGES and _covers_everything(node):
+            _average_all(node)
+        elif node.target in _POOLS and _is_ceiling_idle(node):
+            _set(node, "ceil_mode", value=False)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
@@ -76,6 +82,67 @@ def _define(node: fx.Node) -> None:
     node.target = target
 
 
+def _is_ceiling_idle(node: fx.Node) -> bool:
+    """Return whether `ceil_mode` adds no window: few backends support it, and many models set it in vain."""
+    pooled = elements(node.meta["val"])[0]
+    n_dims = len(_dims_of(node))
+    sizes, results = value_of(node.args[0]).shape[-n_dims:], pooled.shape[-n_dims:]
+    if not argument(node, "ceil_mode") or not all(isinstance(size, int) for size in (*sizes, *results)):
+        return False
+    has_dilation = any(declared.name == "dilation" for declared in declared_arguments(node))
+    kernel, stride, padding = (_each(argument(node, name), n_dims) for name in ("kernel_size", "stride", "padding"))
+    dilation = _each(argument(node, "dilation"), n_dims) if has_dilation else (1,) * n_dims
+    return all(
+        result == (size + 2 * pad - spread * (width - 1) - 1) // step + 1
+        for size, result, width, step, pad, spread in zip(
+            sizes, results, kernel, stride or kernel, padding, dilation, strict=True
+        )
+    )
+
+
+def _covers_everything(node: fx.Node) -> bool:
+    """Return whether the only window of an average pool begins at the first element and reaches the last.
+
+    EfficientNet's last pool does, with a window of 1,280 over 7 that `ceil_mode` cuts off, which few backends support.
+    """
+    n_dims = len(_dims_of(node))
+    sizes, results = value_of(node.args[0]).shape[-n_dims:], node.meta["val"].shape[-n_dims:]
+    kernel, padding = (_each(argument(node, name), n_dims) for name in ("kernel_size", "padding"))
+    names = {declared.name for declared in declared_arguments(node)}
+    is_plain = "divisor_override" not in names or argument(node, "divisor_override") is None
+    is_plain = is_plain and node.meta["val"].dtype.is_floating_point
+    return is_plain and all(
+        isinstance(size, int) and isinstance(result, int) and result == 1 and pad == 0 and width >= size
+        for size, result, width, pad in zip(sizes, results, kernel, padding, strict=True)
+    )
+
+
+def _average_all(node: fx.Node) -> None:
+    source = node.args[0]
+    node.target, node.args, node.kwargs = _aten.mean.dim, (source, _dims_of(node), True), {}
+
+
+def _dims_of(node: fx.Node) -> list[int]:
+    """Return the dims that a pool pools."""
+    n_dims = int(next(letter for letter in str(node.target) if letter.isdigit()))
+    return list(range(-n_dims, 0))
+
+
+def _each(value: Any, n_dims: int) -> tuple[int, ...]:
+    """Return a number for each dim; () for an empty list, which stands for a default."""
+    numbers: tuple[int, ...] = elements(value)
+    return numbers * n_dims if len(numbers) == 1 else numbers
+
+
+def _set(node: fx.Node, name: str, *, value: bool) -> None:
+    """Set an argument, which may be given by position or by name."""
+    names = [declared.name for declared in declared_arguments(node)]
+    if (position := names.index(name)) < len(node.args):
+        node.update_arg(position, value)
+    else:
+        node.update_kwarg(name, value)
+
+
 def _is_inactive_dropout(node: fx.Node) -> bool:
     return not argument(node, "train") or argument(node, "p") == 0.0
 
@@ -105,6 +172,14 @@ def _keeps_dtype(node: fx.Node) -> bool:
 
 _DROPPED = (_aten._assert_tensor_metadata.default, set_grad_enabled)
 """Operators without users, to be dropped. Grad mode has no effect in an inference graph, whose inputs need no gradients."""
+
+_POOLS = frozenset({
+    _aten.avg_pool1d.default, _aten.avg_pool2d.default, _aten.avg_pool3d.default,
+    _aten.max_pool1d.default, _aten.max_pool2d.default, _aten.max_pool3d.default,
+    _aten.max_pool1d_with_indices.default, _aten.max_pool2d_with_indices.default, _aten.max_pool3d_with_indices.default,
+})  # fmt: skip
+
+_AVERAGES = frozenset({_aten.avg_pool1d.default, _aten.avg_pool2d.default, _aten.avg_pool3d.default})
 
 _JOINS = (_aten.cat.default, _aten.concat.default)
 

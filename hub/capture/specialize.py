@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
+from hub.capture.fold import fold_constants
 from hub.errors import CaptureError, text_of
 from hub.plugin.graph import Graph
 from hub.torch_private import FakeTensorMode, pytree
@@ -28,6 +29,7 @@ def specialized(graph: Graph, args: Sequence[Any]) -> Graph:
             made = _Writer(graph, mode).written(args)
     except Exception as error:
         raise CaptureError(f"no separate graph can be made for these sizes: {text_of(error)}") from error
+    fold_constants(made)
     names = {node.name for node in made.graph.nodes}
     sizes = "x".join(str(value) for node, value in zip(graph.placeholders, args, strict=True) if is_size(node))
     return Graph(
@@ -35,6 +37,7 @@ def specialized(graph: Graph, args: Sequence[Any]) -> Graph:
         name=f"{graph.name}, sizes {sizes}",
         mutated=graph.mutated,
         weights=graph.weights,
+        is_part=graph.is_part,
         pinned={name: pin for name, pin in graph.pinned.items() if name in names},
     )
 
@@ -42,6 +45,22 @@ def specialized(graph: Graph, args: Sequence[Any]) -> Graph:
 def is_size(node: fx.Node) -> bool:
     """Return whether a placeholder stands for a symbolic size."""
     return isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def size_places(graph: Graph) -> list[int]:
+    """Return the positions of the symbolic sizes on which a graph depends, among its arguments.
+
+    Dynamo also passes what nothing depends on, such as the offset of a view, which may be another in every call.
+    """
+    values = [node.meta.get("val") for node in graph.placeholders]
+    shapes = (value.shape for value in values if isinstance(value, torch.Tensor))
+    known = {symbol for shape in shapes for size in shape for symbol in _symbols_of(size)}
+    found = enumerate(zip(graph.placeholders, values, strict=True))
+    return [at for at, (node, value) in found if is_size(node) and (node.users or known & _symbols_of(value))]
+
+
+def _symbols_of(size: Any) -> set[Any]:
+    return set(cast("Any", size).node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
 
 
 def _constants(graph: Graph) -> list[fx.Node]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from functorch.compile import make_boxed_func
 from torch import fx
@@ -15,7 +15,15 @@ from hub.capture.pins import pins
 from hub.capture.simplify import simplify
 from hub.errors import CaptureError
 from hub.plugin.graph import Graph
-from hub.torch_private import HigherOrderOperator, OutputType, RestartAnalysis, TracingContext, aot_autograd
+from hub.torch_private import (
+    HigherOrderOperator,
+    OutputType,
+    RestartAnalysis,
+    TracingContext,
+    aot_autograd,
+    forward_ad,
+    functorch_config,
+)
 
 Mode = Literal["inference", "forward", "backward"]
 Compile = Callable[[Graph, Mode], Callable[..., Any]]
@@ -39,13 +47,15 @@ def capture_with_autograd(
 
     def compiler(mode: Mode) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_one(captured: fx.GraphModule, _: Sequence[Any]) -> Any:
+            if mode == "forward":
+                _keep_saved_tensors()
             if mode == "forward" and _writes_to_learned_inputs():
                 raise CaptureError(
                     "the program writes, without recording gradients, to a weight that needs them",
                     hint="write to it outside of the compiled model, or set requires_grad to False",
                 )
             positions = weight_positions if mode == "inference" else ()
-            return make_boxed_func(compile_graph(_graph(captured, f"{mode}{number}", mode, positions, n_inputs), mode))
+            return _boxed(compile_graph(_graph(captured, f"{mode}{number}", mode, positions, n_inputs), mode))
 
         return compile_one
 
@@ -56,7 +66,8 @@ def capture_with_autograd(
         decompositions=dict(IN_FLOAT32),
     )
     try:
-        with _scalars_where_loops_need_them(module):
+        # Eager runs the backward outside of autocast, also that of a model called in it.
+        with _scalars_where_loops_need_them(module), cast("Any", functorch_config).patch(backward_pass_autocast="off"):
             return capture(module, inputs)
     except RestartAnalysis:
         raise  # for Dynamo, which captures the program again, with less of it symbolic
@@ -69,6 +80,26 @@ def capture_with_autograd(
         ) from error
 
 
+def _boxed(compiled: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """Return a callable that takes a list, and with it all references to what is in it, as AOTAutograd hands it over."""
+    take: Callable[[list[Any]], Any] | None = getattr(compiled, "take", None)
+    if take is None:
+        return make_boxed_func(compiled)
+
+    def taking(args: list[Any]) -> Any:
+        return take(args)
+
+    cast("Any", taking)._boxed_call = True  # what `make_boxed_func` sets, whose function unpacks the list
+    return taking
+
+
+def _keep_saved_tensors() -> None:
+    """Let no backward claim the memory of saved tensors: none of the hub uses it, and `retain_graph` needs them again."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
 def _writes_to_learned_inputs() -> bool:
     """Return whether the program writes, without recording gradients, to an input that needs them: a moving average, say.
 
@@ -79,6 +110,11 @@ def _writes_to_learned_inputs() -> bool:
     metadata = context.fw_metadata if context else None
     written = () if metadata is None else metadata.input_info
     return any(one.mutates_data and one.requires_grad and one.mutations_under_no_grad_or_inference_mode for one in written)
+
+
+def is_forward_mode() -> bool:
+    """Return whether forward-mode differentiation is on in this thread: tensors may carry tangents then."""
+    return cast("Any", forward_ad)._current_level >= 0
 
 
 def writes_to_inputs() -> bool:

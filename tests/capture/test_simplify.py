@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hub.plugin.table import operator_name
+from hub.plugin.table import argument, operator_name
 from hub.testing.single import capture
 
 
@@ -71,7 +71,7 @@ def test_uninitialised_tensors_of_other_layouts_stay() -> None:
         (lambda x: torch.cat([torch.tensor([]), x.permute(0, 3, 1, 2)]), True),  # it decides on the order in memory
         (lambda x: torch.cat([torch.tensor([]), x.to(torch.int64)]), True),  # and here on the dtype
         (lambda x: torch.cat([torch.tensor([]), x[0, 0, 0]]), False),
-        (lambda x: torch.cat([torch.tensor([]), torch.tensor([])]) + x[0, 0, 0, :0], True),
+        (lambda x: torch.cat([torch.tensor([]), x[0, 0, 0, :0]]), True),
     ],
 )
 def test_empty_tensors_are_not_joined(function: Any, stays: bool) -> None:
@@ -82,3 +82,68 @@ def test_empty_tensors_are_not_joined(function: Any, stays: bool) -> None:
     assert any(tuple(piece.meta["val"].shape) == (0,) for piece in join.args[0]) == stays
     (found,), wanted = captured.graph.module(*captured.inputs), function(x)
     torch.testing.assert_close(found, wanted, check_stride=True)
+
+
+@pytest.mark.parametrize(
+    "given", [(2, 2, 0, True, True), (2, (), 0, True, False), (3, 2, 1, True, True), (3, 3, 0, True, True)]
+)
+@pytest.mark.parametrize("size", [8, 9, 10, 11, 12])
+def test_a_ceiling_that_adds_no_window_is_dropped(given: Any, size: int) -> None:
+    """Windows are the same then; few backends support the others."""
+    kernel, stride, padding, ceil, counted = given
+
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.avg_pool2d(x, kernel, stride or None, padding, ceil, counted)
+
+    x = torch.randn(1, 2, size, 12)
+    graph = capture(Function(pool), (x,)).graph
+    (node,) = [node for node in graph.nodes if operator_name(node) == "aten.avg_pool2d.default"]
+    with_floor = torch.nn.functional.avg_pool2d(x, kernel, stride or None, padding, False, counted)
+    assert argument(node, "ceil_mode") is (with_floor.shape != pool(x).shape)
+    assert torch.equal(graph.module(x)[0], pool(x))
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_a_ceiling_of_the_largest_element_is_dropped_too(dilation: int) -> None:
+    """Dilated windows reach further."""
+    for size in range(6, 12):
+        x = torch.randn(1, 2, size, size)
+        pool = torch.nn.MaxPool2d(3, 2, 1, dilation, ceil_mode=True)
+        graph = capture(pool, (x,)).graph
+        (node,) = [node for node in graph.nodes if "max_pool2d" in operator_name(node)]
+        with_floor = torch.nn.MaxPool2d(3, 2, 1, dilation)(x)
+        assert argument(node, "ceil_mode") is (with_floor.shape != pool(x).shape)
+        assert torch.equal(graph.module(x)[0], pool(x))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_mean"),
+    [
+        ((1280, 1280, 0, True), True),  # EfficientNet's
+        ((7, 1, 0, False), True),
+        ((7, 1, 0, False, True, 3), False),  # another divisor
+        (((7, 9), 9, 0, True), True),
+        ((8, 8, 1, True), False),  # padding counts
+        ((6, 9, 0, False), False),  # the last row is left out
+        (((8, 2), 2, 0, True), False),
+    ],
+)
+def test_an_average_of_everything_is_a_mean(given: Any, *, is_mean: bool) -> None:
+    """Every backend has it."""
+
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        kernel, stride, padding, ceil, *more = given
+        return torch.nn.functional.avg_pool2d(x, kernel, stride, padding, ceil, *more)
+
+    for x in (torch.randn(2, 3, 7, 7), torch.randn(3, 7, 7), torch.randn(2, 3, 7, 7).to(memory_format=torch.channels_last)):
+        graph = capture(Function(pool), (x,)).graph
+        assert any(operator_name(node) == "aten.mean.dim" for node in graph.nodes) is is_mean
+        torch.testing.assert_close(graph.module(x)[0], pool(x))
+
+
+def test_a_ceiling_stays_at_sizes_that_change() -> None:
+    """It may add a window at another one."""
+    pool = torch.nn.AvgPool2d(2, ceil_mode=True)
+    graph = capture(pool, (torch.randn(2, 2, 8, 8),), dynamic=True).graph
+    (node,) = [node for node in graph.nodes if operator_name(node) == "aten.avg_pool2d.default"]
+    assert argument(node, "ceil_mode")
