@@ -156,6 +156,12 @@ class PlanError(HubError):
     GENERAL_HINT = "write a new plan with `hub explain MODEL -o FILE`, or leave `plan` out so that the hub plans"
 
 
+class WeightsChanged(HubError):  # noqa: N818 - what happened
+    """A weight changed while a plan was built for it."""
+
+    GENERAL_HINT = "nothing to do: the next call builds a plan for the weights of then"
+
+
 class CacheError(HubError):
     """A cache folder or entry cannot be used."""
 
@@ -215,6 +221,9 @@ class WorkerDied(CompileError):  # noqa: N818 - what happened
     """A worker process ended before it answered."""
 
     GENERAL_HINT = "leave the backend out with `exclude`; if memory was short, set HUB_WORKERS_COUNT=1"
+
+    was_ended_from_outside = False
+    """True if a signal ended it that users send, or a system out of memory: no fault of what ran in it."""
 
 
 class WorkerGone(CompileError):  # noqa: N818 - what happened

@@ -203,6 +203,8 @@ class Plan(_Value):
     measured_s: float | None = None
     """Median seconds of one warm call of the whole plan, from the final race."""
     decided_by: DecidedBy = DecidedBy.NOTHING_YET
+    is_provisional: bool = False
+    """True if other work took the cores while it was timed: the next process decides again, once."""
     contenders: tuple[Contender, ...] = ()
     search: Search | None = None
     """The planner's search; None if no search was necessary."""

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from hub.config.options import Options
 from hub.plugin.backend import API_VERSION, CompileSettings
 from hub.plugin.entry import Entry, installed_version
 from hub.plugin.graph import Graph
+from hub.process.cgroups import quota_cores
 from hub.process.environment import environment_now
 from hub.process.modes import modes
 
@@ -79,6 +81,7 @@ def plan_parts(
         "mutated": list(graph.mutated),
         "constants": list(graph.weights),
         "pinned": sorted(graph.pinned),
+        "is_part": graph.is_part,
         "mode": mode,
         "options": _with_effect(options),
         "effort": effort,
@@ -131,8 +134,9 @@ def machine_parts() -> dict[str, Any]:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use, within what a container allows."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, quota_cores())))
 
 
 def code_digest(package: str) -> str:

@@ -73,6 +73,10 @@ class Verdicts:
         """Return the best possible verdicts of the backends that were not asked."""
         return replace(self, by_backend=self.unasked, unasked={})
 
+    def with_hopes(self) -> Verdicts:
+        """Return the verdicts of all backends, the best possible ones for those that were not asked."""
+        return replace(self, by_backend={**self.by_backend, **self.unasked}, unasked={})
+
     def refusals(self, backend: str, nodes: Sequence[str]) -> tuple[str, ...]:
         """Return the reasons why a backend does not support some of these nodes, each once, in order."""
         answers = (self.by_backend[backend][node] for node in nodes)

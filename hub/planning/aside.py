@@ -2,19 +2,20 @@
 
 The process does what a first process would do: in the end its plan, executables and measurements are in the cache. The
 user's process then builds the plan from the cache, in a thread, as any later process would; before that, it builds the best
-plan so far. One graph is planned at a time. Planning runs at lower priority than the user's own work, and ends with the
-model and with this process.
+plan so far. One graph is planned at a time, by one process for all that wait: starting it, and importing the compilers'
+libraries, takes seconds. Planning runs at lower priority than the user's own work, and ends with the model and with this
+process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,13 +27,15 @@ from hub.planning.chore import LOOK_S, Chore, chores
 from hub.planning.later import planning
 from hub.planning.news import Planned, stage_of, take_better
 from hub.plugin.graph import Graph
-from hub.process.forks import freed_in_forks
+from hub.process.forks import freed_in_forks, in_forks
 from hub.process.phases import Phase, Phases, Work
 from hub.process.scratch import scratch_folder
 from hub.process.traffic import COUNTS, TRAFFIC
 from hub.report.numbers import megabytes
 from hub.report.progress import Progress
+from hub.verification.copies import compact_copy
 from hub.workers.channel import Worker
+from hub.workers.pool import surroundings
 from hub.workers.transfer import Sample, write_sample
 
 _MODULE = "hub.planning.aside_worker"
@@ -54,6 +57,81 @@ class Waiting(Protocol):
     def improve(self, values: Sequence[Any], plan: Plan) -> None:
         """Build the best plan so far, and use it from the next call on until a better one arrives. Raise nothing."""
         ...
+
+    def end_waiting(self) -> None:
+        """Stop what served only while planning went on: it is over, also if nothing came of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """A process that plans, and its folder of temporary files, which is removed with it: it may be killed at any moment."""
+
+    worker: Worker
+    folder: Path
+    surroundings: str
+
+    @classmethod
+    def started(cls) -> _Planner:
+        """Start one. Raise WorkerError or OSError if that fails."""
+        folder, now = scratch_folder("planner"), surroundings()
+        try:
+            return cls(Worker(_MODULE, folder / "log", environment={"TMPDIR": str(folder)}, is_behind=True), folder, now)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def end(self) -> None:
+        """End it with all that it started."""
+        self.worker.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Spare:
+    """The process that has planned one graph and waits for the next one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = freed_in_forks(threading.Lock())
+        self._planner: _Planner | None = None
+        self._n_expected = 0
+
+    def expect(self) -> None:
+        """Count a graph that will be planned."""
+        with self._lock:
+            self._n_expected += 1
+
+    def take(self) -> _Planner | None:
+        """Return the process if it can be used; end it if not."""
+        with self._lock:
+            planner, self._planner = self._planner, None
+        if planner is None or (planner.worker.is_alive and planner.surroundings == surroundings()):
+            return planner
+        planner.end()
+        return None
+
+    def give(self, planner: _Planner) -> None:
+        """Keep a process for the next graph."""
+        with self._lock:
+            before, self._planner = self._planner, planner
+        if before is not None:
+            before.end()
+
+    def one_less(self) -> None:
+        """Count a graph whose planning is over, and end the process after the last one."""
+        with self._lock:
+            self._n_expected -= 1
+            planner = None if self._n_expected > 0 else self._planner
+            self._planner = self._planner if planner is None else None
+        if planner is not None:
+            planner.end()
+
+    def let_go(self) -> None:
+        """Forget the parent's process. Called in a fork."""
+        self._planner, self._n_expected = None, 0
+
+
+_SPARE = _Spare()
+in_forks(_SPARE.let_go)
 
 
 class Aside(Chore):
@@ -77,6 +155,7 @@ class Aside(Chore):
         self._target = weakref.ref(target)
         self._graph, self._facts, self._phases = graph, dict(facts), phases or Phases()
         self._values: _Values | None = _Values(graph, args)
+        self._planner: _Planner | None = None
         weakref.finalize(target, self.stop)
 
     @property
@@ -87,7 +166,12 @@ class Aside(Chore):
 
     def start(self) -> None:
         """Start the thread, and return at once."""
-        self._thread.start()
+        _SPARE.expect()
+        try:
+            self._thread.start()
+        except BaseException:
+            _SPARE.one_less()
+            raise
 
     def wait_with(self, progress: Progress, timeout_s: float | None = None) -> bool:
         """Wait as `wait` does, and show the current stage of planning meanwhile."""
@@ -110,8 +194,14 @@ class Aside(Chore):
         self._hand_over(plan, problem)
 
     def clean_up(self) -> None:
-        """Drop the copies, which are no longer needed."""
+        """Drop the copies, which are no longer needed, and end the process if no other graph waits for it."""
         self._values = None
+        _SPARE.one_less()
+
+    def when_over(self) -> None:
+        """Tell the graph, which may have got no plan: a weight was freed meanwhile."""
+        if (target := self._target()) is not None:
+            target.end_waiting()
 
     def _arguments(self) -> list[Any] | None:
         """Return the arguments of the first call; None if a weight is gone."""
@@ -140,16 +230,15 @@ class Aside(Chore):
             return None, text_of(error)
         finally:
             TRAFFIC.hide()
-            self._end_worker()
+            self._end_planner()
             shutil.rmtree(folder, ignore_errors=True)
 
     def _asked(self, folder: Path) -> Planned:
         with self._lock:
             if self._is_stopped:
                 raise WorkerError("the model no longer exists")
-            # Its temporary files go there too, and are removed with it, because it may be killed at any moment.
-            place = {"TMPDIR": str(folder)}
-            self._worker = worker = Worker(_MODULE, folder / "log", environment=place, is_behind=True)
+            self._planner = _SPARE.take() or _Planner.started()
+            self._worker = worker = self._planner.worker
         TRAFFIC.show(folder / COUNTS)
         worker.post("plan", folder=str(folder), **self._facts)
         while not worker.is_ready(LOOK_S):
@@ -158,7 +247,19 @@ class Aside(Chore):
             self.stage = stage_of(folder)
             if (better := take_better(folder)) is not None:
                 self._improve(better)
-        return worker.result(_ANSWER_S)
+        planned: Planned = worker.result(_ANSWER_S)
+        with self._lock:
+            if not self._is_stopped:  # else it is being ended
+                _SPARE.give(self._planner)
+                self._planner = self._worker = None
+        return planned
+
+    def _end_planner(self) -> None:
+        """End the process unless it waits for the next graph."""
+        with self._lock:
+            planner, self._planner, self._worker = self._planner, None, None
+        if planner is not None:
+            planner.end()
 
     def _improve(self, plan: Plan) -> None:
         target, values = self._target(), self._arguments()
@@ -187,7 +288,7 @@ class _Values:
 
     def __init__(self, graph: Graph, args: Sequence[Any]) -> None:
         weights = frozenset(graph.weights)
-        self._inputs = [_copied(value) for value in _inputs(graph, args)]
+        self._inputs = [compact_copy(value) for value in _inputs(graph, args)]
         self._weights = {at: weakref.ref(args[at]) for at, node in enumerate(graph.placeholders) if node.name in weights}
         self.n_bytes = sum(value.nbytes for value in self._inputs if isinstance(value, torch.Tensor))
 
@@ -197,19 +298,3 @@ class _Values:
         if any(weight is None for weight in weights.values()):
             return None
         return [weights.get(at, value) for at, value in enumerate(self._inputs)]
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of a tensor with its memory layout, expanded dimensions included; return other values unchanged."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    with torch.inference_mode(False), torch.no_grad():  # a copy made in inference mode could not be written to outside it
-        plain = value.detach()
-        once = plain
-        for dim, stride in enumerate(plain.stride() if plain.layout is torch.strided else ()):
-            if stride == 0 and plain.shape[dim] > 1:
-                once = once.narrow(dim, 0, 1)
-        with contextlib.suppress(RuntimeError):  # elements overlap in another way, or there are no strides
-            copy = torch.empty_strided(once.size(), once.stride(), dtype=once.dtype, device=once.device)
-            return copy.copy_(once).expand(plain.size())
-        return plain.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import sys
@@ -14,6 +15,7 @@ import torch
 
 from hub.config.options import Options
 from hub.discovery.registry import registry
+from hub.plan import Plan
 from hub.planning.evidence import Mode
 from hub.planning.make import Maker
 from hub.planning.news import Planned, StageFile, tell_better
@@ -25,10 +27,12 @@ from hub.process.working import leave_out_waiting
 from hub.workers.transfer import read_sample
 
 
-def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Planned:
-    """Return the plan for a sample; its executables, measurements and the plan itself are in the cache then."""
-    threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), Path(sys.argv[3])), daemon=True).start()
-    leave_out_waiting()
+def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes, known: Plan | None = None) -> Planned:
+    """Return the plan for a sample; its executables, measurements and the plan itself are in the cache then.
+
+    A plan that is known already is only built again, for other weights.
+    """
+    _begin()
     set_modes(modes)
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
@@ -36,8 +40,15 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
     GAPS.watch(Path(folder) / COUNTS)
     tell, progress = partial(tell_better, Path(folder)), StageFile(Path(folder))
     began_s = time.monotonic()
-    made = Maker(sample.graph, mode, options, registry(), progress, tell_better=tell).make(sample.values)
+    made = Maker(sample.graph, mode, options, registry(), progress, tell_better=tell).make(sample.values, known)
     return Planned(made.plan, began_s, made.phases)
+
+
+@functools.cache
+def _begin() -> None:
+    """Prepare this process, before the first of the graphs that it plans."""
+    threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), Path(sys.argv[3])), daemon=True).start()
+    leave_out_waiting()
 
 
 def _end_with_parent(requests: int, root: Path) -> None:

@@ -34,6 +34,13 @@ def at_best(context: PlanningContext, verdicts: Verdicts) -> Sequence[CandidateP
     return [candidate_plan(context, option) for option in options if option.clusters]
 
 
+def with_partners(context: PlanningContext, verdicts: Verdicts, first: str) -> Sequence[CandidatePlan]:
+    """Return the plans of `first` with each backend not queried yet, which gets what the other refuses, at best."""
+    hoped = verdicts.with_hopes()
+    names = [name for name in hoped.backends if name in verdicts.unasked]
+    return [candidate_plan(context, assignment(hoped, (first, name), context.options)) for name in names]
+
+
 def ask_until_taken(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> Verdicts:
     """Query the backends expected to be fastest, a few at a time, until one supports something.
 

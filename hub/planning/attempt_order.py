@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hub.planning.context import CandidatePlan
+from hub.plugin.cost import Cost
+from hub.pricing.learned import REACH
 
-QUANTILE = 1.96
-"""Standard deviations to either end of a normal distribution's 95 % interval."""
 UNCALIBRATED = math.log(2.0)
 """Standard deviation of the logarithm of a cost without any measurement: 95 % within a factor of 4."""
 MIN_SECONDS = 0.1
@@ -53,10 +53,15 @@ class Attempt:
         return self.gain_s(incumbent_s) / max(self.compile_s, MIN_SECONDS)
 
 
-def deviation_of(run_s: float, spread_s: float, *, is_estimated: bool) -> float:
-    """Return a cost's log standard deviation from half its 95 % interval; at least `UNCALIBRATED` if estimated."""
-    deviation = math.asinh(spread_s / run_s) / QUANTILE if run_s > 0.0 else 0.0
-    return max(deviation, UNCALIBRATED) if is_estimated else deviation
+def spread_of(cost: Cost) -> float:
+    """Return half a cost's 95 % interval in seconds, which is as wide as `UNCALIBRATED` at least if it is estimated."""
+    least_s = cost.run_s * math.sinh(REACH * UNCALIBRATED) if cost.source == "estimated" else 0.0
+    return max(cost.spread_s, least_s)
+
+
+def deviation_of(run_s: float, spread_s: float) -> float:
+    """Return the standard deviation of a cost's logarithm from half its 95 % interval."""
+    return math.asinh(spread_s / run_s) / REACH if run_s > 0.0 else 0.0
 
 
 def most_promising(

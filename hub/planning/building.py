@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
-from hub.errors import CompileError, ContractError, InputRefused, PluginError, WorkerError, text_of
+from hub.errors import CompileError, ContractError, InputRefused, PluginError, WeightsChanged, WorkerError, text_of
 from hub.partition.group import EAGER, Group
 from hub.plan import Event, EventKind, Stage
 from hub.planning.context import PlanningContext, limits_of
@@ -27,7 +27,7 @@ from hub.process.state import HERE, WORKER, is_alone, kept_state, refusal_due_to
 from hub.workers.candidate import Candidate, Key
 from hub.workers.compilation.build import Built, build_cluster, changes_of, load_and_verify, plugin_edge
 from hub.workers.compilation.report import Report
-from hub.workers.compilation.values import values_at
+from hub.workers.compilation.values import may_draw, values_at
 from hub.workers.session import Session
 from hub.workers.transfer import cut_sample
 
@@ -65,7 +65,9 @@ class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Mak
 class Builder:
     """Builder of plans for one context. It saves executables in the store, and looks them up there."""
 
-    def __init__(self, context: PlanningContext, store: Store) -> None:
+    def __init__(self, context: PlanningContext, store: Store, is_current: Callable[[], bool] = lambda: True) -> None:
+        """Build for one context. `is_current` returns False once the user has changed a weight."""
+        self._is_current = is_current
         self.context = context
         self.store = store
         self.phases = context.session.crew.phases
@@ -81,7 +83,7 @@ class Builder:
         """Clusters of this decision whose compilation was reported to observers."""
 
     def build(self, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:
-        """Return the schedule and its verified executables. Raises ClusterFailed."""
+        """Return the schedule and its verified executables. Raises ClusterFailed, or WeightsChanged."""
         groups = decision.assignment.groups
         names = plain_names(groups)
         self._told.clear()
@@ -97,16 +99,35 @@ class Builder:
         self.context.progress.stage("building the plan", len(candidates))
         needed = {name for candidate in candidates for name in candidate.inputs}
         with self.phases.during(Work.SAMPLE):
-            values = values_at(self.context.graph, self.context.sample.values, needed) if candidates else {}
+            values = self._values(needed)
         loaded: dict[str, Loaded] = {}
         for candidate in candidates:
             try:
                 loaded[candidate.name] = self._build_cluster(candidate, values)
             except PluginError as error:
+                self._check_current(error)
                 is_whole = self.context.workers.overrides(candidate.backend, "partition")
                 raise ClusterFailed(candidate.group, error, is_whole=is_whole) from error
             self.context.progress.advance(f"{candidate.backend} {candidate.name}")
         return steps, loaded
+
+    def _check_current(self, error: PluginError) -> None:
+        """Raise WeightsChanged if a weight has changed since the plan was begun: then no plugin is at fault."""
+        if not self._is_current():
+            raise WeightsChanged("a weight changed while a plan was built for it") from error
+
+    def _values(self, names: Collection[str]) -> Mapping[str, Any]:
+        """Return values that clusters read, from one run of the graph in eager.
+
+        A graph that draws random numbers runs in a worker: in this process other threads would get numbers twice.
+        """
+        context = self.context
+        if not names:
+            return {}
+        if context.workers.is_apart and may_draw(context.graph) and not context.sample.by_name.keys() >= {*names}:
+            with contextlib.suppress(WorkerError, PluginError):  # this process can do it as well
+                return context.workers.values(names)
+        return values_at(context.graph, context.sample.values, names)
 
     def _compile_ahead(self, candidates: Sequence[Candidate]) -> None:
         """Compile missing clusters in several workers at once; each result waits until its cluster's turn.
@@ -163,6 +184,7 @@ class Builder:
             except InputRefused:
                 raise  # it concerns these values only; the executable is still good
             except PluginError as error:
+                self._check_current(error)
                 message = f"the saved executable is unusable, compiled again: {error.message}"
                 self._note(message, Stage.LOAD, candidate)
                 self.store.discard(folder)

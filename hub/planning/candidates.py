@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,9 @@ class Candidates:
         self._known: dict[Key, Candidate] = {}
         self._names: dict[Key, str] = {}
         self._late: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._left: Counter[str] = Counter()
+        """Needed clusters of each backend that are not decided yet: until then it has no whole plan."""
 
     @property
     def n_compiled(self) -> int:
@@ -61,7 +65,8 @@ class Candidates:
     def pieces(self, wanted: Iterable[Wanted]) -> list[Candidate]:
         """Return candidates for pieces that may only improve the decision; they are not saved."""
         settings = self._context.settings(busy_wait=False)
-        return [self._new(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
+        found = [self._new(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
+        return [replace(piece, expected_s=self._book.compile_s(*piece.key)) for piece in found]
 
     def clusters(self, plans: Iterable[CandidatePlan], *, is_needed: bool = True) -> list[Candidate]:
         """Return a candidate per cluster of the plans, single-backend plans first, because one of them is the fallback."""
@@ -97,7 +102,11 @@ class Candidates:
                 by_backend.setdefault(candidate.backend, []).append(candidate)
                 continue
             away.append(replace(candidate, failure=failure, is_remembered=True))  # it is not tried again
-            if candidate.is_needed:
+        self._left = Counter(
+            candidate.backend for found in by_backend.values() for candidate in found if candidate.is_needed
+        )
+        for candidate in away:
+            if candidate.is_needed and not self._left[candidate.backend]:
                 self._clock.arrived(candidate.backend)
         most = {backend: self._most_at_once(backend) for backend in by_backend}
         first = {candidate.backend for candidate in candidates} & by_backend.keys() if concurrent else ()
@@ -116,13 +125,17 @@ class Candidates:
         return self._context.compile_workers(backend) if self._context.workers.overrides(backend, "load") else 1
 
     def _heard(self, candidate: Candidate) -> None:
-        if candidate.is_needed:
-            self._clock.arrived(candidate.backend)
         self._advance(candidate)
         if candidate.failure is None:
             self._clock.compiled(candidate.backend, candidate.report.compile_s)
-            if candidate.is_needed:
-                self._clock.begin()
+        if candidate.is_needed:
+            with self._lock:
+                self._left[candidate.backend] -= 1
+                is_last = not self._left[candidate.backend]
+            if is_last:
+                self._clock.arrived(candidate.backend)
+            if candidate.failure is None:
+                self._clock.begin(is_whole=is_last)
 
     def _advance(self, candidate: Candidate) -> None:
         self._context.progress.advance(f"{candidate.backend}, {len(candidate.group.nodes)} nodes")

@@ -32,7 +32,7 @@ class Chore(ABC):
     def __init__(self) -> None:
         self._worker: Worker | None = None
         self._is_stopped = False
-        self._lock = freed_in_forks(threading.Lock())
+        self._lock = freed_in_forks(threading.RLock())  # `stop` may be called by a finalizer while this thread holds it
         self._done = threading.Event()
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -46,10 +46,18 @@ class Chore(ABC):
     def clean_up(self) -> None:
         """Release all resources, whether or not the work began."""
 
+    def when_over(self) -> None:  # noqa: B027 - few have anything to do then
+        """Do what has to wait for the end of the chore."""
+
     @property
     def is_pending(self) -> bool:
         """Return True until the chore is over."""
         return os.getpid() == self._owner and not self._done.is_set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True once the chore is over; never in a fork of this process that was made before."""
+        return self._done.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the chore is over; return False if the timeout expires first."""
@@ -82,6 +90,7 @@ class Chore(ABC):
             self._end_worker()
             self.clean_up()
             self._done.set()
+            self.when_over()
 
     def _end_worker(self) -> None:
         with self._lock:

@@ -169,6 +169,8 @@ def candidate_plan(context: PlanningContext, assignment: Assignment) -> Candidat
 
 def may_busy_wait(graph: Graph, assignment: Assignment) -> bool:
     """Return whether one cluster does all the computing, so that its busy-waiting threads take cores from no other code."""
+    if graph.is_part:
+        return False
     rest = (graph.by_name[name] for found in assignment.groups if found.backend == EAGER for name in found.nodes)
     return len(assignment.clusters) == 1 and all(is_trivial(node) or is_size(graph, node.name) for node in rest)
 

@@ -82,7 +82,8 @@ def _predicted(
         if is_measured:  # next to measured plans, one known by estimates alone would win by their optimism
             plans = [plan for plan in plans if not _is_estimated(plan, book)]
         total_s = {plan: book.total_s(plan) for plan in plans}
-        for plan in mixer.mixes(verdicts, plans, min(total_s.values()), MAX_MIXES):
+        known = {plan.assignment.groups for plan in plans}
+        for plan in mixer.mixes(verdicts, plans, min(total_s.values()), known)[:MAX_MIXES]:
             known_s = None if _is_measured(plan, book) else mixer.predicted_s(plan)
             total_s.setdefault(plan, book.total_s(plan) if known_s is None else known_s)
         plans = list(total_s)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from hub.partition.assignments import Assignment
 from hub.partition.group import Group
@@ -32,7 +32,20 @@ class Decision:
     proof: Proof | None = None
     search: Search | None = None
     events: tuple[Event, ...] = ()
+    others: tuple[Decision, ...] = ()
+    """Decisions for the other plans that were timed as a whole, fastest first."""
+    is_provisional: bool = False
+    """True if too many timings were taken while other work used the cores."""
     verdicts: Verdicts | None = None
     """Support of the queried backends, minus what failed; None if no backend was queried."""
     kept: Plan | None = None
     """The plan that is replayed, if any."""
+
+    def without(self, backend: str, nodes: Collection[str]) -> Decision | None:
+        """Return the decision for the fastest other plan in which `backend` runs none of these nodes, if there is one."""
+        fit = [one for one in self.others if not any(_runs(found, backend, nodes) for found in one.assignment.groups)]
+        return replace(fit[0], others=tuple(fit[1:])) if fit else None
+
+
+def _runs(found: Group, backend: str, nodes: Collection[str]) -> bool:
+    return found.backend == backend and not set(nodes).isdisjoint(found.nodes)

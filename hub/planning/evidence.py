@@ -52,6 +52,7 @@ def plan_of(
         predicted_s=decision.predicted_s or _sum(predicted),
         measured_s=next((contender.median_s for contender in contenders if contender.won), None),
         decided_by=decision.decided_by,
+        is_provisional=decision.is_provisional,
         contenders=contenders,
         events=(*verdicts.events, *decision.events, *events),
     )
@@ -132,9 +133,13 @@ def _is_underbid(found: Group, decision: Decision, verdicts: Verdicts) -> bool:
 def _eager_reason(graph: Graph, found: Group, verdicts: Verdicts) -> str:
     pinned = [graph.pinned[name] for name in found.nodes if name in graph.pinned]
     if pinned:
-        return f"{pinned[0]}{f' (and {len(pinned) - 1} more)' if len(pinned) > 1 else ''}"
+        return _first_of(pinned)
     refusals = [reason for backend in verdicts.by_backend for reason in verdicts.refusals(backend, found.nodes)]
     return refusals[0] if refusals else "cheapest in eager"
+
+
+def _first_of(reasons: Sequence[str]) -> str:
+    return reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more)"
 
 
 def _bids(found: Group, decision: Decision, verdicts: Verdicts) -> tuple[Bid, ...]:
@@ -152,9 +157,7 @@ def _bid(backend: str, found: Group, decision: Decision, verdicts: Verdicts) -> 
         return Bid(backend=backend, refusal=decision.failures[same])
     refusals = verdicts.refusals(backend, found.nodes)
     if refusals:
-        return Bid(
-            backend=backend, refusal=f"{refusals[0]}{f' (and {len(refusals) - 1} more)' if len(refusals) > 1 else ''}"
-        )
+        return Bid(backend=backend, refusal=_first_of(refusals))
     return Bid(backend=backend, refusal="not priced: no assignment has a cluster of exactly these nodes")
 
 

@@ -19,6 +19,8 @@ from hub.errors import (
     LimitExceeded,
     PluginError,
     RunError,
+    WorkerDied,
+    WorkerGone,
     text_of,
 )
 from hub.partition.group import Group
@@ -68,17 +70,18 @@ def _error_of(failure: Failure, found: Group) -> PluginError:
 
 
 def remember_failure(context: PlanningContext, candidate: Candidate) -> None:
-    """Record why a candidate failed, and discard what was saved; skip failures due to one call's values or to weights.
+    """Record why a candidate failed, and discard what was saved; skip failures that values, weights or others cause.
 
     Failures are stored by structure. A worker that dies after it has saved an executable leaves one that would be loaded.
     A failure at a limit counts only under equal limits, since it may not occur under others. An accelerator whose memory
-    was full is no evidence: other processes, and the user's own model, contributed to it.
+    was full is no evidence: other processes, and the user's own model, contributed to it. Nor is a worker that a user or
+    the system has killed.
     """
     error, (found, settings) = candidate.failure, candidate.key
-    if error is None or isinstance(error, InputRefused | ConstantsRefused):
+    if error is None or isinstance(error, InputRefused | ConstantsRefused | WorkerGone):
         return
     discard_artifact(candidate.folder or context.folder(found, settings), is_damaged=False)
-    if error.is_device_full:
+    if error.is_device_full or (isinstance(error, WorkerDied) and error.was_ended_from_outside):
         return
     subject = context.subject(found, settings)
     if isinstance(error, LimitExceeded):

@@ -19,6 +19,7 @@ from hub.config.options import Options
 from hub.dispatch.check_new_sizes import N_TRUSTED
 from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
 from hub.planning.chore import Chore
+from hub.process.children import FROM_OUTSIDE
 from hub.process.family import end_family
 from hub.process.forks import freed_in_forks, in_forks
 from hub.process.modes import Modes
@@ -36,8 +37,6 @@ MAX_REFUSED = 4
 """Number of drawn size combinations that may all be unusable before the planner stops drawing."""
 _LOOK_S = 0.25
 """Polling interval of the worker in seconds."""
-_NO_FAULT = (-2, -9, -15)
-"""Signals that end a process from outside: sent by a user, or by a system out of memory."""
 _VERDICTS = (AccuracyError, ContractError, RunError)
 _HOME = "later"
 
@@ -194,6 +193,8 @@ class Later(Chore):
                     return
                 self._worker.kill()
             self._worker = (POOL if POOL.is_started else BEHIND).lend(_HOME, self._limits)
+        if self._is_stopped:  # by a finalizer, while it started
+            raise WorkerError("the model no longer exists")
         self._ask("step_behind")
         self._ask("load", is_plugins=False, **self._facts)
 
@@ -221,6 +222,6 @@ class Later(Chore):
         try:
             return worker.result(_LOAD_LIMIT_S)
         except CompileError as error:
-            if not is_plugins or worker.is_alive or worker.exit_status in _NO_FAULT or self._is_stopped:
+            if not is_plugins or worker.is_alive or worker.exit_status in FROM_OUTSIDE or self._is_stopped:
                 raise
             raise RunError(f"after the first answer: {error.message}") from error

@@ -29,6 +29,7 @@ from hub.planning.context import PlanningContext, limits_of
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
 from hub.planning.explanations import explained
+from hub.planning.failures import failure_in_service
 from hub.planning.later import Later, planning
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.plugin.graph import Graph
@@ -76,11 +77,13 @@ class Maker:
         progress: Progress,
         demoted: Mapping[Group, str] | None = None,
         tell_better: Callable[[Plan], None] | None = None,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         """Bind one graph to its options and the registry.
 
         `demoted` maps candidates that failed in this process while they served this graph to the reason. `tell_better` is
-        called with plans that are clearly faster than the ones before, while others are still being tried.
+        called with plans that are clearly faster than the ones before, while others are still being tried. `is_current`
+        returns False once the user has changed a weight that a plan would hold.
         """
         self.graph = graph
         self.mode: Mode = mode
@@ -89,7 +92,11 @@ class Maker:
         self.progress = progress
         self.demoted = demoted or {}
         self.threads = options.threads or torch.get_num_threads()
-        self._tell_better = tell_better
+        self._tell_better, self._is_current = tell_better, is_current
+        self._digests: dict[str, str] = {}
+        """Digests of the weights that were read so far."""
+        self._has_provisional = False
+        """True if an earlier process made a provisional plan: what is decided now stays."""
         self._early_notes: tuple[Event, ...] = ()
         """Notes on the cache from before planning began."""
 
@@ -97,7 +104,8 @@ class Maker:
         """Return a running plan for this graph and the inputs of one real call.
 
         If `plan` is given, it is built again unchanged (for new weights). Raises PlanError or PluginError only under
-        `strict`, and PlanError if the options name a plan file that cannot be replayed.
+        `strict`, PlanError if the options name a plan file that cannot be replayed, and WeightsChanged if something failed
+        because a weight changed meanwhile.
         """
         start = time.perf_counter()
         with planning(), self._store() as (store, problem), self._session(values, plan) as session:
@@ -110,7 +118,9 @@ class Maker:
                     POOL.drop_unused()
                 made = replace(made, later=self._later(made, session.crew, has_cache=not problem))
         plan_s = time.perf_counter() - start
-        made = replace(made, plan=made.plan.model_copy(update={"plan_s": plan_s}), cache_problem=problem)
+        is_provisional = made.plan.is_provisional and not self._has_provisional
+        plan = made.plan.model_copy(update={"plan_s": plan_s, "is_provisional": is_provisional})
+        made = replace(made, plan=plan.with_events(*_provisional(plan)) if is_news else plan, cache_problem=problem)
         with session.crew.phases.during(Work.KEEP):
             lost = store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan)) if is_news else ""
             if is_news and (reason := "there is no cache" if problem else lost):
@@ -120,23 +130,40 @@ class Maker:
         self.progress.done()
         return replace(made, phases=session.crew.phases.found)
 
-    def is_quick(self) -> bool:
-        """Return whether a plan for this graph is cached or cannot be: planning in another process then gains nothing."""
+    def is_quick(self, values: Sequence[Any], plan: Plan | None = None) -> bool:
+        """Return whether `make` would compile nothing for these values: another process would not be faster.
+
+        `plan` is the one to build, if it is known. Without a cache no other process could hand anything over, nor for a
+        backend that has saved nothing yet. `make` reports what goes wrong here.
+        """
         try:
-            store = Store(self.options.cache.root)
-        except CacheError:
+            return self._is_quick(values, plan)
+        except Exception:  # noqa: BLE001 - see above
             return True
-        found = self._replayed(self._found(store))
-        self._early_notes = _cache_notes(store)
-        return found is not None
+
+    def _is_quick(self, values: Sequence[Any], plan: Plan | None) -> bool:
+        with self._store() as (store, problem), self._session(values, plan, is_dry=True) as session:
+            if problem:
+                return True
+            decision = self._kept(plan) or self._replayed(self._found(store))
+            self._early_notes = _cache_notes(store)
+            if decision is None:
+                return False
+            context, _ = self._context(store, session)
+            with contextlib.closing(context.measurements):
+                if plan is None and _has_failed_since(context, decision):
+                    return False
+                saving = (group for group in decision.assignment.groups if (context.artifacts / group.backend).is_dir())
+                return all(context.folder(group, decision.settings).is_dir() for group in saving)
 
     def _later(self, made: Made, crew: Crew, *, has_cache: bool) -> Later | None:
         """Return the verification that continues after the first answer; None if nothing is left or it is not possible.
 
-        It needs the `background` option, and a cache, because saved executables have to outlive planning.
+        It needs the `background` option, and a cache, because saved executables have to outlive planning. It compares with
+        eager on the weights of now, which must be those that the executables hold.
         """
         left = [candidate for candidate in made.served.values() if not candidate.report.standing.later]
-        if not (self.options.background and left and has_cache):
+        if not (self.options.background and left and has_cache and self._is_current()):
             return None
         if (folder := crew.hand_over()) is None:
             return None
@@ -150,6 +177,8 @@ class Maker:
         context = replace(context, options=self.options, threads=self.threads)
         kept = self._kept(asked) or self._replayed(self._found(store))
         events = (*events, *_cache_notes(store))
+        if asked is None and kept is not None and _has_failed_since(context, kept):
+            kept = None  # without that cluster another plan may be the fastest
         if kept is not None and not self.options.strict:
             return self._build_until_it_runs(context, store, None, kept, events), False
         verdicts = self._verdicts(context) if self.options.strict else self._unasked()
@@ -181,7 +210,7 @@ class Maker:
     def _predicted(self, context: PlanningContext, store: Store, events: tuple[Event, ...]) -> Plan:
         if (asked := self._asked_for(None, context)) is not None:
             return asked
-        kept = self._found(store)
+        kept = self._found(store, or_provisional=True)
         if kept is not None and fits(kept, self.graph):
             return kept
         verdicts = self._verdicts(context)
@@ -222,6 +251,7 @@ class Maker:
             session if self.options.isolate else InProcess(session.crew.sample, self.registry),
             tell_better=self._told,
             demoted=self.demoted,
+            digests=self._digests,
         )
         return context, notes
 
@@ -239,13 +269,18 @@ class Maker:
                 store, problem = Store(stack.enter_context(scratch("cache"))), str(error)
             yield store, problem
 
-    def _found(self, store: Store) -> Plan | None:
-        """Return the cached plan of an equal graph; a plan made with `tune="full"` also serves requests for less."""
+    def _found(self, store: Store, *, or_provisional: bool = False) -> Plan | None:
+        """Return the cached plan of an equal graph; a plan made with `tune="full"` also serves requests for less.
+
+        A provisional plan is decided again by who asks for its effort, and then for good: the machine may always be busy.
+        """
         if self.options.renew:
             return None
         efforts = ("full",) if self.options.tune == "full" else ("full", self.options.tune)
-        plans = (store.plan(self._key(effort)) for effort in efforts)
-        return next((plan for plan in plans if plan is not None), None)
+        plans = {effort: plan for effort in efforts if (plan := store.plan(self._key(effort))) is not None}
+        stale = {effort for effort, plan in plans.items() if plan.is_provisional and effort == self.options.tune}
+        self._has_provisional = bool(stale)
+        return next((plan for effort, plan in plans.items() if or_provisional or effort not in stale), None)
 
     def _key(self, effort: str) -> str:
         bidders = [entry for name, entry in self.registry.entries.items() if self._may_bid(name)]
@@ -277,7 +312,7 @@ class Maker:
         events: tuple[Event, ...],
     ) -> Made:
         """Build a decision; while a cluster fails, decide without it and build again. `verdicts` are made when needed."""
-        builder = Builder(context, store)
+        builder = Builder(context, store, self._is_current)
         while True:
             verdicts = decision.verdicts or verdicts
             if verdicts is not None:
@@ -292,7 +327,11 @@ class Maker:
                 reason = str(failed.error).splitlines()[0]
                 verdicts = verdicts or self._unasked()
                 verdicts = verdicts.without(failed.group.backend, failed.nodes, reason)
-                decision = self._patched(decision, failed, reason) or _decided(context, verdicts, may_measure=False)
+                decision = (
+                    self._patched(decision, failed, reason)
+                    or _next_best(decision, failed, verdicts)
+                    or _decided(context, verdicts, may_measure=False)
+                )
                 continue
             plan = self._plan(decision, verdicts, (*events, *_troubles(context), *_cache_notes(store), *builder.notes))
             plan = plan.model_copy(update={"verify_s": builder.verify_s})
@@ -340,6 +379,19 @@ class Maker:
             )
 
 
+def _has_failed_since(context: PlanningContext, decision: Decision) -> bool:
+    """Return whether a cluster of a plan has failed while it served in another process, after the plan was made."""
+    settings = decision.settings
+    clusters = (found for found in decision.assignment.clusters if found not in context.demoted)
+    return any(failure_in_service(context, context.candidate("", found, settings)) is not None for found in clusters)
+
+
+def _next_best(decision: Decision, failed: ClusterFailed, verdicts: Verdicts) -> Decision | None:
+    """Return the decision for the fastest plan that was timed as a whole and does without the failed cluster."""
+    found = decision.without(failed.group.backend, failed.nodes)
+    return None if found is None else replace(found, verdicts=verdicts)
+
+
 def _forced_nowhere(options: Options, graph: Graph) -> Iterable[str]:
     """Yield a note for each operator that the options force, and that this graph does not have."""
     present = {operator_name(node) for node in graph.nodes}
@@ -347,6 +399,11 @@ def _forced_nowhere(options: Options, graph: Graph) -> Iterable[str]:
     for name in options.force:
         if name not in present:
             yield f"force: no node of this graph is {name}{did_you_mean(name, present)}"
+
+
+def _provisional(plan: Plan) -> tuple[Event, ...]:
+    text = "other work used the cores during too many timings: the next process that asks for as much decides again"
+    return (Event(kind=EventKind.NOTE, stage=Stage.SAVE, message=text),) if plan.is_provisional else ()
 
 
 def _not_kept(reason: str) -> Event:

@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Literal
 
 from hub.cache.measurements import machine_digest
-from hub.errors import PluginError
+from hub.errors import PluginError, WorkerError
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Search, Stage
-from hub.planning.asking import AT_ONCE, ask, at_best
-from hub.planning.attempt_order import Attempt, deviation_of, most_promising
+from hub.planning.asking import AT_ONCE, ask, at_best, with_partners
+from hub.planning.attempt_order import Attempt, deviation_of, most_promising, spread_of
 from hub.planning.candidates import Candidates
 from hub.planning.context import CandidatePlan, PlanningContext, candidate_plan, is_on_accelerators
 from hub.planning.decision import Decision
@@ -26,6 +27,7 @@ from hub.planning.race import Proof, Race
 from hub.planning.steps import plain_names, steps_for
 from hub.pricing.roofline import settle_peaks
 from hub.process.phases import Work
+from hub.process.working import now
 from hub.report.numbers import count, duration
 from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock
@@ -55,10 +57,16 @@ MIN_CHANCE: Mapping[str, float] = {"fast": 0.25, "full": 0.0}
 PATIENCE = 2.0
 """Multiple of its expected compile time for which the most promising plan compiles alone."""
 MIN_ALONE_S = 5.0
+WORTHY = 0.95
+"""Share of the best plan's time that a mix must be predicted to stay below for its compilation to get extra time."""
+REST = 0.1
+"""Share of eager's time that may stay in eager in a plan of nearly the whole graph."""
 BETTER = 0.8
 """Share of the running plan's time that a new plan must stay below to be built before planning ends."""
 LONG_S = 0.1
 """Seconds of a call in eager from which plans are timed without the cost of new sizes: measuring it takes ten calls."""
+MAX_DISTURBED = 0.25
+"""Share of timings during which other work took cores, above which another process decides again."""
 SMALL_S = 2e-3
 """Call time below which a graph is also tried on one thread at once: it may run best there, and compiles fast."""
 
@@ -119,6 +127,7 @@ class _Measuring:
         self.mixable = verdicts
         """Verdicts of the backends whose whole plans were tried; mixes are built from these."""
         self.is_full = context.options.tune == "full"
+        self._effort: Literal["fast", "full"] = "full" if self.is_full else "fast"
         self.is_away = is_on_accelerators(context.graph)
         """True if every result lies on accelerators: other thread counts or busy-wait would only recompile everything."""
 
@@ -135,14 +144,23 @@ class _Measuring:
         finalists = self._finalists()
         race = Race(self.session.runners)
         self._run_heat(race, finalists)
-        variants = self._variants(race.proof(), finalists)
-        if variants:
-            self._run_heat(race, variants)
-        proof = race.proof()
+        variants: Sequence[CandidatePlan] = ()
+        try:
+            variants = self._variants(race.proof(), finalists)
+            if variants:
+                self._run_heat(race, variants)
+        except WorkerError as error:  # what was measured before counts
+            self.events.append(_race_failure("with other threads", error))
         self.events += [_race_failure(name, error) for name, error in race.failures]
         self.events += [_revival(name) for name in race.revived]
-        self.events += self._overlap_notes(race)
-        return None if proof is None else self._decision(proof, [*finalists, *variants])
+        self.events += _disturbance(race.disturbed_share)
+        is_provisional = race.disturbed_share > MAX_DISTURBED
+        plans = {plan.name: plan for plan in (*finalists, *variants)}
+        proofs = race.proofs()
+        if not proofs:
+            return None
+        decision = self._decision(proofs[0], plans, is_provisional=is_provisional)
+        return replace(decision, others=tuple(self._for(decision, proof, plans) for proof in proofs[1:]))
 
     # --- Attempts -----------------------------------------------------------------------------------------------------
 
@@ -215,17 +233,27 @@ class _Measuring:
 
         A backend that was not queried yet is represented by the best plan that it could have.
         """
-        plans = (*self.plans, *at_best(self.context, self.verdicts))
+        plans = (*self.plans, *at_best(self.context, self.verdicts), *self._with_partners())
         open_ = [plan for plan in plans if plan.assignment.clusters and self._is_open(plan)]
-        effort = "full" if self.is_full else "fast"
         chosen = most_promising(
             map(self._attempt, open_),
             self._incumbent_s(),
-            min_gain=MIN_GAIN[effort],
-            min_chance=MIN_CHANCE[effort],
+            min_gain=MIN_GAIN[self._effort],
+            min_chance=MIN_CHANCE[self._effort],
             count=AT_ONCE,
         )
         return [attempt.plan for attempt in chosen]
+
+    def _with_partners(self) -> Sequence[CandidatePlan]:
+        """Return the best plan of one backend, with each backend that was not queried for what it leaves in eager."""
+        ready = [plan for plan in self.plans if self.candidates.is_ready(plan) and len(plan.assignment.backends) == 1]
+        best = min(ready, key=self._predicted_s, default=None)
+        if best is None:
+            return ()
+        rest_s = self.book.eager_sum(best.assignment.eager_nodes)
+        if rest_s <= MIN_GAIN[self._effort] * self._predicted_s(best):
+            return ()
+        return with_partners(self.context, self.verdicts, best.assignment.backends[0])
 
     def _is_open(self, plan: CandidatePlan) -> bool:
         return plan.assignment.groups not in self._tried and not any(map(self.book.has_failed, plan.assignment.clusters))
@@ -242,12 +270,11 @@ class _Measuring:
         scales = [1.0 if cost.source == "measured" else hope for cost in costs]
         clusters_s = sum(cost.run_s * scale for cost, scale in zip(costs, scales, strict=True))
         run_s = clusters_s + self.book.eager_sum(plan.assignment.eager_nodes)
-        spread_s = math.sqrt(sum((cost.spread_s * scale) ** 2 for cost, scale in zip(costs, scales, strict=True)))
-        is_estimated = any(cost.source == "estimated" for cost in costs)
+        spread_s = math.sqrt(sum((spread_of(cost) * scale) ** 2 for cost, scale in zip(costs, scales, strict=True)))
         new = [found for found in clusters if not self.candidates.is_known(found, plan.settings)]
         compile_s = sum(self.book.compile_s(found, plan.settings) for found in new)
         is_unknown = not self._has_explored and any(self.book.is_blind(found, plan.settings) for found in new)
-        return Attempt(plan, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s, is_unknown)
+        return Attempt(plan, run_s, deviation_of(run_s, spread_s), compile_s, is_unknown)
 
     def _compile_repaired(
         self, plans: Sequence[CandidatePlan], concurrent: Sequence[CandidatePlan] = (), alone_s: float = 0.0
@@ -256,6 +283,7 @@ class _Measuring:
 
         One bad operator must not cost a backend the whole graph. For `concurrent` and `alone_s` see `Candidates.compile`.
         """
+        awaited = self.clock.awaited
         for _ in range(MAX_REPAIRS + 1):
             wanted = (*self.candidates.clusters(plans), *self.candidates.clusters(self._calm(plans), is_needed=False))
             found = self.candidates.compile(wanted, self.candidates.clusters(concurrent), alone_s)
@@ -268,14 +296,17 @@ class _Measuring:
             for backend, failure in named:
                 self.verdicts = self.verdicts.without(backend, (str(failure.node),), failure.message)
             repaired = {backend for backend, _ in named}
+            self.clock.wait_for({*self.clock.awaited, *(repaired & awaited)})  # a failure must not cost it its time
             self.plans = self._plans()
             alone = [plan for plan in self.plans if len(plan.assignment.backends) == 1]
             plans = [plan for plan in alone if plan.assignment.backends[0] in repaired and self._is_open(plan)]
             self._tried.update(plan.assignment.groups for plan in plans)
 
     def _worth_waiting_for(self, plans: Sequence[CandidatePlan]) -> Iterable[str]:
-        """Return the backends that may support the whole graph and are expected to be little slower than the best plan."""
-        whole = [plan for plan in plans if len(plan.assignment.clusters) == 1]
+        """Return the backends that may support nearly the whole graph and are expected to be near the best plan."""
+        all_s = sum(self.book.eager_s().values())
+        alone = [plan for plan in plans if len(plan.assignment.backends) == 1]
+        whole = [plan for plan in alone if self.book.eager_sum(plan.assignment.eager_nodes) <= REST * all_s]
         expected_s = {plan.assignment.backends[0]: self._attempt(plan).run_s for plan in whole}
         best_s = min(*expected_s.values(), self._incumbent_s()) if expected_s else 0.0
         return [backend for backend, seconds in expected_s.items() if seconds <= NEAR * best_s]
@@ -292,11 +323,14 @@ class _Measuring:
         """Return single-backend plans without busy-wait, under `tune="full"`: mixes run so and are predicted from them."""
         if not self.is_full or len(self.verdicts.backends) < 2 or self.is_away:
             return ()
-        return [_variant(plan, busy_wait=False) for plan in plans if len(plan.assignment.backends) == 1]
+        alone = (plan for plan in plans if len(plan.assignment.backends) == 1 and plan.settings.busy_wait)
+        return [_variant(plan, busy_wait=False) for plan in alone]
 
     def _first_pieces(self) -> list[Candidate]:
         """Return the heaviest pieces whose costs are unknown, to fill the time that is left."""
-        wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.context.settings(busy_wait=False), {})
+        sections = self.mixer.sections(self.mixable)
+        known_s = self.mixer.best_known_s(sections)
+        wanted = worth_measuring(sections, self.book, self.context.settings(busy_wait=False), known_s)
         return self.candidates.pieces(wanted if self.is_full else wanted[:MAX_FAST])
 
     # --- Costs --------------------------------------------------------------------------------------------------------
@@ -324,12 +358,30 @@ class _Measuring:
         hopeful = [plan for plan in ready if alone_s[plan] <= far_s or not plan.assignment.clusters]
         singles = [plan for plan in hopeful if len(plan.assignment.backends) < 2]
         pairs = [plan for plan in hopeful if len(plan.assignment.backends) > 1]
-        most = MAX_MIXES["full" if self.is_full else "fast"]
-        mixes = self.mixer.mixes(self.mixable, self.plans, best_s, most)
-        known = {plan.assignment.groups for plan in ready}
-        new = self._compiled([plan for plan in mixes if plan.assignment.groups not in known])
-        pairs = sorted((*new, *pairs), key=self._predicted_s)
-        return _with_own_names([*singles, *pairs[:most], *self._small_variants(singles)])
+        most = MAX_MIXES[self._effort]
+        mixes = self.mixer.mixes(self.mixable, self.plans, best_s, {plan.assignment.groups for plan in ready})
+        # Some may win by far, and are worth the wait; of the others, those that would not be ready in time are left out.
+        self.clock.wait_for(
+            {
+                name
+                for plan in mixes[:most]
+                if self._predicted_s(plan) <= WORTHY * best_s
+                for name in plan.assignment.backends
+            }
+        )
+        new = self._compiled([plan for plan in mixes[:most] if self._is_in_time(plan)])
+        proven = sorted(pairs, key=self._predicted_s)  # predictions of new mixes are luckier than measurements
+        best = sorted((*new, *proven), key=self._predicted_s)[:most]
+        mixed = [*best, *(plan for plan in proven[:1] if plan not in best)]
+        return _with_own_names([*singles, *mixed, *self._small_variants(singles)])
+
+    def _is_in_time(self, plan: CandidatePlan) -> bool:
+        """Return whether what is left to compile of a plan is expected to be ready in time, compiled in sequence."""
+        left_s: dict[str, float] = {}
+        for found in plan.assignment.clusters:
+            if not self.candidates.is_known(found, plan.settings):
+                left_s[found.backend] = left_s.get(found.backend, 0.0) + self.book.compile_s(found, plan.settings)
+        return all(now() + seconds <= self.clock.compile_until(backend) for backend, seconds in left_s.items())
 
     def _small_variants(self, singles: Sequence[CandidatePlan]) -> list[CandidatePlan]:
         """Return single-threaded variants of the single-backend plans of small graphs."""
@@ -347,7 +399,8 @@ class _Measuring:
         best = [plan for plan in fastest[:2] if plan.assignment.clusters]
         self.clock.begin_last_compilations()
         counts = self._thread_counts()
-        variants = [_variant(plan, busy_wait=not plan.settings.busy_wait) for plan in best]
+        opposite = [plan for plan in best if plan.settings.busy_wait or not self.context.graph.is_part]
+        variants = [_variant(plan, busy_wait=not plan.settings.busy_wait) for plan in opposite]
         variants += [_variant(plan, threads=number) for plan in best for number in counts]
         return self._compiled(variants)
 
@@ -376,7 +429,7 @@ class _Measuring:
             for plan in plans:
                 try:
                     runners.append(self._runner(plan))
-                except PluginError as error:
+                except (PluginError, WorkerError) as error:
                     self.events.append(_race_failure(plan.name, error))
                 self.context.progress.advance(plan.name)
             race.heat(runners, self._heat_budget_s())
@@ -392,18 +445,19 @@ class _Measuring:
         home = backends[0] if len(backends) == 1 else EAGER if not backends else None
         return self.session.runners.build(plan.name, steps, tuple(found.values()), home, busy_wait=plan.settings.busy_wait)
 
-    def _decision(self, proof: Proof, plans: Sequence[CandidatePlan]) -> Decision:
-        winner = next(plan for plan in plans if plan.name == proof.winner.name)
+    def _decision(self, proof: Proof, plans: Mapping[str, CandidatePlan], *, is_provisional: bool) -> Decision:
+        winner = plans[proof.winner.name]
         return Decision(
             assignment=winner.assignment,
             decided_by=DecidedBy.MEASURED_PLANS,
             settings=winner.settings,
-            costs=self.book.all_costs((*self.plans, *plans, winner)),
+            costs=self.book.all_costs((*self.plans, *plans.values())),
             predicted_s=self._predicted_s(winner),
             failures=self.book.failures,
             eager_s=self.book.eager_s(),
             proof=proof,
             search=self._search(),
+            is_provisional=is_provisional,
             events=(
                 *self.candidates.events,
                 *self.events,
@@ -413,6 +467,12 @@ class _Measuring:
             ),
             verdicts=self.verdicts,
         )
+
+    def _for(self, decision: Decision, proof: Proof, plans: Mapping[str, CandidatePlan]) -> Decision:
+        """Return the decision for another plan of the same race."""
+        plan = plans[proof.winner.name]
+        predicted_s = self._predicted_s(plan)
+        return replace(decision, assignment=plan.assignment, settings=plan.settings, predicted_s=predicted_s, proof=proof)
 
     def _untried_notes(self) -> Iterable[Event]:
         """Yield, for each backend that was not tried, a note with its expected time."""
@@ -424,14 +484,6 @@ class _Measuring:
                 more = "a larger `budget_s` tries more" if self.is_full else "`hub tune` tries more"
                 text = f"not tried: expected to take {duration(self._attempt(mine[0]).run_s)} a call; {more}"
                 yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=text)
-
-    def _overlap_notes(self, race: Race) -> Iterable[Event]:
-        """Yield a note on how many calls were timed while the user's own calls ran."""
-        blocks = [block for entrant in race.entrants for block in entrant.blocks.values()]
-        if overlaps := sum(block.overlaps for block in blocks):
-            share = overlaps / sum(block.calls for block in blocks)
-            text = f"{share:.0%} of the timed calls overlapped with the model's own, which left no gaps".replace("%", " %")
-            yield Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text)
 
     def _search(self) -> Search:
         return self.mixer.search(self.mixable, n_compiled=self.candidates.n_compiled, n_timed=self.book.n_kept)
@@ -458,7 +510,14 @@ def _with_own_names(plans: Sequence[CandidatePlan]) -> list[CandidatePlan]:
     return named
 
 
-def _race_failure(name: str, error: PluginError) -> Event:
+def _disturbance(share: float) -> Iterable[Event]:
+    """Yield a note on the share of timings during which other work took cores, if there were any."""
+    if share:
+        text = f"{share:.0%}".replace("%", " %") + " of the timings were taken while other work used the cores"
+        yield Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text)
+
+
+def _race_failure(name: str, error: PluginError | WorkerError) -> Event:
     return Event(kind=EventKind.FAILED, stage=Stage.TIME, backend=error.backend, message=f"plan {name}: {error}")
 
 

@@ -8,12 +8,13 @@ is measured without busy-wait if possible, because a cluster runs so in a mix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from hub.config.options import Options
+from hub.errors import PlanError
 from hub.partition.assignments import Assignment, assignment_by
 from hub.partition.group import EAGER, Group
 from hub.partition.proposals import proposed
@@ -22,7 +23,7 @@ from hub.partition.verdicts import Verdicts
 from hub.plan import Search
 from hub.planning.assign.chain import RegionChain, Route, k_best
 from hub.planning.assign.problem import Candidate, Problem, Solution
-from hub.planning.assign.solve import solve
+from hub.planning.assign.solve import LIMIT_S, solve
 from hub.planning.context import CandidatePlan, PlanningContext, candidate_plan
 from hub.planning.pricebook import PriceBook
 from hub.planning.sections import Section, sections_of
@@ -43,6 +44,8 @@ On 2 cores, 2026-11, 0 (ONNX Runtime and OpenVINO) to 250 us (OpenVINO after Ope
 """
 HOPE = 1.03
 """Factor over the best known plan beyond which a mix, by its prediction, is not worth timing."""
+_LIMITS_S = {"fast": 3.0, "off": 3.0}
+"""Seconds that an exact solution may take: it is one contender of many, and the budget for all of them is 20 s."""
 _MAX_ROUTES = 64
 """Number of cheapest routes from which mixes are chosen: routes adjacent in rank often differ by one light region."""
 
@@ -90,9 +93,9 @@ class Mixer:
         return found
 
     def mixes(
-        self, verdicts: Verdicts, plans: Sequence[CandidatePlan], best_s: float, most: int
+        self, verdicts: Verdicts, plans: Sequence[CandidatePlan], best_s: float, known: Collection[tuple[Group, ...]]
     ) -> tuple[CandidatePlan, ...]:
-        """Return at most `most` plans of several clusters that may beat `best_s` seconds, the most promising first."""
+        """Return plans of several clusters that may beat `best_s` seconds and are not `known`, most promising first."""
         if not verdicts.backends:
             return ()
         alone = tuple(map(self._section_prices, self.sections(verdicts)))
@@ -103,10 +106,13 @@ class Mixer:
                 found.append(assignment_by(verdicts, _by_node(self._regions_of(route)), self._context.options))
                 self._predicted_s.setdefault(found[-1].groups, route.cost_s)
         self._gap, self._method = 0.0, "chain"
-        if (covered := self._covered(verdicts, plans)) is not None:
+        covered = self._covered(verdicts, plans)
+        if covered is not None and self._predicted_s[covered.groups] <= HOPE * best_s:
             found.append(covered)
-        distinct = {item.groups: candidate_plan(self._context, item) for item in found if len(item.clusters) > 1}
-        return tuple(distinct.values())[:most]
+        new = {item.groups: item for item in found if len(item.clusters) > 1 and item.groups not in known}
+        return tuple(
+            candidate_plan(self._context, new[groups]) for groups in sorted(new, key=self._predicted_s.__getitem__)
+        )
 
     def predicted_s(self, plan: CandidatePlan) -> float | None:
         """Return predicted seconds of one call of a mix that this mixer proposed; None for any other plan."""
@@ -250,7 +256,10 @@ class Mixer:
             required=frozenset(names[name] for name in _forced(graph, groups, self._context.options)),
             mix_s=self._mix_s,
         )
-        return solve(problem)
+        try:
+            return solve(problem, limit_s=_LIMITS_S.get(self._context.options.tune, LIMIT_S))
+        except PlanError:  # no solution was found in time
+            return None
 
 
 def _copies_s(graph: Graph, region: Region, profile: Profile) -> float:

@@ -24,8 +24,9 @@ class Planned:
 
 
 def tell_better(folder: Path, plan: Plan) -> None:
-    """Publish a plan, replacing one that was not taken yet."""
-    _write(folder / _BETTER, plan.model_dump_json())
+    """Publish a plan, replacing one that was not taken yet. A removed folder or a full disk is ignored."""
+    with contextlib.suppress(OSError):
+        _write(folder / _BETTER, plan.model_dump_json())
 
 
 def take_better(folder: Path) -> Plan | None:

@@ -10,7 +10,7 @@ These rules hold even if workers die, hang or answer late (`tests/planning/test_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
@@ -123,6 +123,8 @@ class Race:
         self.entrants: list[Entrant] = []
         """All plans that ever took part."""
         self._round = 0
+        self._busy: set[int] = set()
+        """Rounds in which other work took cores from at least one plan."""
         self._incumbent: Entrant | None = None
 
     def heat(self, runners: Sequence[PlanRunner], budget_s: float) -> None:
@@ -139,23 +141,31 @@ class Race:
             for entrant in in_turn(running, number):
                 self._time(entrant)
             self._round += 1
-            running = self._hopeful([entrant for entrant in running if entrant.is_alive])
             over_s = self._now() - end
+            running = self._hopeful([one for one in running if one.is_alive], waits=over_s < -budget_s / 2)
             if not running or (over_s > PATIENCE_S and number + 1 >= PROVEN_ROUNDS):
                 break
-            if self._is_comparable(running) and (over_s > 0 or self._is_decided(running)):
+            if self._is_comparable(running) and (over_s > 0 or (self._is_calm(running) and self._is_decided(running))):
                 break
         self._incumbent = self._winner()
 
     def proof(self) -> Proof | None:
         """Return the winner with every contender's figures; None if no plan was proven."""
-        winner = self._winner()
-        if winner is None:
-            return None
-        entrants = {entrant.name: entrant for entrant in self.entrants}
-        seconds = self._seconds().items()
-        contenders = tuple(_contender(entrants[name], median_s, won=entrants[name] is winner) for name, median_s in seconds)
-        return Proof(winner, contenders)
+        return next(iter(self.proofs()), None)
+
+    def proofs(self) -> tuple[Proof, ...]:
+        """Return the winner's proof, then what proves each other plan if those before it turn out to be unusable."""
+        winner, seconds = self._winner(), self._seconds()
+        proven = [entrant for entrant in self.entrants if entrant.name in seconds]
+        ranked = sorted(proven, key=lambda entrant: (entrant is not winner, seconds[entrant.name]))
+        return tuple(
+            Proof(best, tuple(_contender(one, seconds[one.name], won=one is best) for one in proven)) for best in ranked
+        )
+
+    @property
+    def disturbed_share(self) -> float:
+        """Return the share of rounds in which other work took cores."""
+        return len(self._busy) / max(1, self._round)
 
     @property
     def failures(self) -> tuple[tuple[str, PluginError], ...]:
@@ -169,7 +179,10 @@ class Race:
 
     def _time(self, entrant: Entrant) -> None:
         try:
-            entrant.blocks[self._round] = self._timer.time_runner(entrant.runner, BLOCK_S)
+            block = self._timer.time_runner(entrant.runner, BLOCK_S)
+            entrant.blocks[self._round] = block
+            if not block.is_calm:
+                self._busy.add(self._round)
         except (WorkerDied, WorkerGone) as error:
             entrant.deaths += not isinstance(error, WorkerGone)
             if entrant.deaths >= MAX_DEATHS:
@@ -191,14 +204,17 @@ class Race:
         except PluginError as error:
             entrant.error, entrant.is_alive = error, False
 
-    def _hopeful(self, running: list[Entrant]) -> list[Entrant]:
-        """Return the contenders that may still be fastest, and end the others' workers."""
+    def _hopeful(self, running: list[Entrant], *, waits: bool) -> list[Entrant]:
+        """Return the contenders that may still be fastest, and end the others' workers.
+
+        Other work slows some backends far more than others. So if it `waits`, only calm rounds count.
+        """
         best = min(running, key=lambda entrant: median(entrant.seconds) if entrant.blocks else float("inf"), default=None)
         if best is None:
             return []
         hopeful: list[Entrant] = []
         for entrant in running:
-            ratios = _ratios(entrant, best)
+            ratios = self._calm_ratios(entrant, best) if waits else self._ratios(entrant, best)
             if len(ratios) >= PROVEN_ROUNDS and min(ratios) > HOPELESS:
                 entrant.is_alive = False
                 self._timer.end(entrant.runner)
@@ -209,12 +225,41 @@ class Race:
     def _is_comparable(self, running: Sequence[Entrant]) -> bool:
         """Return whether the fastest plan shares enough rounds with each other one for a comparison."""
         best = self._fastest(running)
-        return best is not None and all(len(_ratios(entrant, best)) >= MIN_ROUNDS for entrant in running)
+        return best is not None and all(len(_common(entrant.by_round, best.by_round)) >= MIN_ROUNDS for entrant in running)
+
+    def _is_calm(self, running: Sequence[Entrant]) -> bool:
+        """Return whether enough of the rounds for a comparison were undisturbed."""
+        best = self._fastest(running)
+        return best is not None and all(len(self._calm_ratios(entrant, best)) >= MIN_ROUNDS for entrant in running)
 
     def _is_decided(self, running: Sequence[Entrant]) -> bool:
         best = self._fastest(running)
         others = [entrant for entrant in running if entrant is not best]
-        return best is not None and all(_is_clear(other, best) or _is_equal(other, best) for other in others)
+        return best is not None and all(self._is_clear(other, best) or self._is_equal(other, best) for other in others)
+
+    def _ratios(self, slow: Entrant, fast: Entrant) -> list[float]:
+        """Return the ratios of times in the rounds that both have run: in the calm ones if these are enough."""
+        return _common(slow.by_round, fast.by_round, self._busy)
+
+    def _calm_ratios(self, slow: Entrant, fast: Entrant) -> list[float]:
+        calm = {number: seconds for number, seconds in slow.by_round.items() if number not in self._busy}
+        return _common(calm, fast.by_round)
+
+    def _is_clear(self, slow: Entrant, fast: Entrant) -> bool:
+        """Return whether `slow` is slower by more than noise can explain."""
+        ratios = self._ratios(slow, fast)
+        if len(ratios) < PROVEN_ROUNDS:
+            return False
+        return median(ratios) > (SAME if median_interval(ratios)[0] > 1.0 else TIE)
+
+    def _is_equal(self, other: Entrant, best: Entrant) -> bool:
+        """Return whether the difference is certainly too small to be worth more time."""
+        ratios = self._ratios(other, best)
+        return len(ratios) >= MIN_ROUNDS and median_interval(ratios)[1] < EQUAL
+
+    def _is_tied(self, other: Entrant, best: Entrant) -> bool:
+        """Return whether noise may explain the difference. Plans that share too few rounds are not tied."""
+        return len(self._ratios(other, best)) >= PROVEN_ROUNDS and not self._is_clear(other, best)
 
     def _still_in_it(self) -> list[Entrant]:
         """Return the earlier contenders that run again: those the incumbent does not clearly beat, at least two if alive.
@@ -224,7 +269,7 @@ class Race:
         seconds, best = self._seconds(), self._incumbent
         living = [entrant for entrant in self.entrants if entrant.is_proven and entrant.is_alive]
         living.sort(key=lambda entrant: seconds[entrant.name])
-        others = [entrant for entrant in living if best is None or not _is_clear(entrant, best)]
+        others = [entrant for entrant in living if best is None or not self._is_clear(entrant, best)]
         return others if len(others) >= N_BRIDGES else living[:N_BRIDGES]
 
     def _winner(self) -> Entrant | None:
@@ -235,7 +280,7 @@ class Race:
             return None
         seconds = self._seconds()
         near = [entrant for entrant in proven if seconds[entrant.name] <= TIE * seconds[best.name]]
-        tied = [entrant for entrant in near if entrant is best or _is_tied(entrant, best)]
+        tied = [entrant for entrant in near if entrant is best or self._is_tied(entrant, best)]
         return min(tied, key=lambda entrant: (entrant.n_clusters, entrant is not self._incumbent, seconds[entrant.name]))
 
     def _fastest(self, entrants: Sequence[Entrant]) -> Entrant | None:
@@ -243,11 +288,14 @@ class Race:
         return min((item for item in entrants if item.name in seconds), key=lambda item: seconds[item.name], default=None)
 
     def _seconds(self) -> dict[str, float]:
-        return comparable({entrant.name: entrant.by_round for entrant in self.entrants if entrant.is_proven})
+        blocks = {entrant.name: entrant.by_round for entrant in self.entrants if entrant.is_proven}
+        return comparable(blocks, self._busy)
 
 
-def comparable(blocks: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+def comparable(blocks: Mapping[str, Mapping[int, float]], busy: Collection[int] = ()) -> dict[str, float]:
     """Return seconds of each plan as if all had run in the same rounds, given seconds by round; keep the order.
+
+    Rounds in which the machine was busy with other work count only between plans that share too few others.
 
     The plan with the most rounds sets the scale with its median. Each other plan is placed by its median ratio to a plan
     already placed, over their shared rounds; the pair with the most certain ratios comes first. So slow phases of the
@@ -257,11 +305,11 @@ def comparable(blocks: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
     if not blocks:
         return {}
     first = max(blocks, key=lambda name: len(blocks[name]))
-    placed = {first: median(list(blocks[first].values()))}
+    placed = {first: median(list(_calm(blocks[first], busy).values()))}
     while left := [name for name in blocks if name not in placed]:
-        pairs = ((name, other, _common(blocks[name], blocks[other])) for name in left for other in placed)
+        pairs = ((name, other, _common(blocks[name], blocks[other], busy)) for name in left for other in placed)
         name, other, ratios = min(pairs, key=lambda pair: _doubt(pair[2]))
-        placed[name] = placed[other] * median(ratios) if ratios else median(list(blocks[name].values()))
+        placed[name] = placed[other] * median(ratios) if ratios else median(list(_calm(blocks[name], busy).values()))
     return {name: placed[name] for name in blocks}
 
 
@@ -273,32 +321,16 @@ def _doubt(ratios: Sequence[float]) -> tuple[bool, float]:
     return False, median([abs(ratio - middle) for ratio in ratios]) / middle / len(ratios) ** 0.5
 
 
-def _common(slow: Mapping[int, float], fast: Mapping[int, float]) -> list[float]:
-    return [seconds / fast[number] for number, seconds in slow.items() if number in fast]
+def _calm(seconds: Mapping[int, float], busy: Collection[int]) -> Mapping[int, float]:
+    """Return the rounds that are not busy if these are enough; all otherwise."""
+    calm = {number: value for number, value in seconds.items() if number not in busy}
+    return calm if len(calm) >= MIN_ROUNDS else seconds
 
 
-def _ratios(slow: Entrant, fast: Entrant) -> list[float]:
+def _common(slow: Mapping[int, float], fast: Mapping[int, float], busy: Collection[int] = ()) -> list[float]:
     """Return the ratios of times in the rounds that both have run."""
-    return _common(slow.by_round, fast.by_round)
-
-
-def _is_clear(slow: Entrant, fast: Entrant) -> bool:
-    """Return whether `slow` is slower by more than noise can explain."""
-    ratios = _ratios(slow, fast)
-    if len(ratios) < PROVEN_ROUNDS:
-        return False
-    return median(ratios) > (SAME if median_interval(ratios)[0] > 1.0 else TIE)
-
-
-def _is_equal(other: Entrant, best: Entrant) -> bool:
-    """Return whether the difference is certainly too small to be worth more time."""
-    ratios = _ratios(other, best)
-    return len(ratios) >= MIN_ROUNDS and median_interval(ratios)[1] < EQUAL
-
-
-def _is_tied(other: Entrant, best: Entrant) -> bool:
-    """Return whether noise may explain the difference. Plans that share too few rounds are not tied."""
-    return len(_ratios(other, best)) >= PROVEN_ROUNDS and not _is_clear(other, best)
+    ratios = {number: seconds / fast[number] for number, seconds in slow.items() if number in fast}
+    return list(_calm(ratios, busy).values())
 
 
 def _contender(entrant: Entrant, median_s: float, *, won: bool) -> Contender:

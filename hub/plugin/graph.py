@@ -158,6 +158,8 @@ class Graph:
     pinned: Mapping[str, Pin] = field(default_factory=dict[str, "Pin"])
     """Nodes that must run in eager, by name, with the reason."""
     is_training: bool = False
+    is_part: bool = False
+    """True if one call of the model runs other code, too: then idle threads must not busy-wait on its cores."""
 
     def __post_init__(self) -> None:
         placeholders = {node.name for node in self.module.graph.find_nodes(op="placeholder")}

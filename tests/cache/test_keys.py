@@ -618,6 +618,7 @@ PLAN_FLIPS: dict[str, dict[str, Any]] = {
     "mutated": {"graph": replace(GRAPH, mutated=("x",))},
     "constants": {"graph": replace(GRAPH, weights=("x",))},
     "pinned": {"graph": replace(GRAPH, pinned={"s0": "sizes"})},
+    "is_part": {"graph": replace(GRAPH, is_part=True)},
     "mode": {"mode": "forward"},
     "threads": {"threads": 3},
     "cores": {"cores": 99},

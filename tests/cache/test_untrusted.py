@@ -10,14 +10,14 @@ import torch
 
 import hub
 from hub.errors import HubWarning
-from hub.frontend import compiled
+from hub.frontend import record
 from hub.process.environment import variables_set
 
 
 @pytest.fixture(autouse=True)
 def _news(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make each test a process that has not yet warned about any folder."""
-    monkeypatch.setattr(compiled, "_warned_folders", set[str]())
+    monkeypatch.setattr(record, "_warned_folders", set[str]())
 
 
 @pytest.fixture

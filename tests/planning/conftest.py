@@ -130,7 +130,9 @@ def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         for name, refuses in backends.items():
             registry._loaded[name] = Null(refuses, estimate_s)  # this module is not importable by name
         captured = capture(module, inputs)
-        chosen = options or Options(cache=CacheSettings(dir=tmp_path / "cache"), threads=1)
+        own = CacheSettings(dir=tmp_path / "cache")  # never the user's: another hub may use that, with another schema
+        chosen = options or Options(threads=1)
+        chosen = chosen if chosen.cache.dir else chosen.model_copy(update={"cache": own})
         measurements, note = Measurements.open(chosen.cache.root)
         assert note == ""
         sample = Sample(captured.graph, captured.inputs)

@@ -26,8 +26,8 @@ from hub.frontend.compiled import CompiledGraph
 from hub.frontend.ownership import graphs_of
 from hub.plan import DecidedBy, EventKind
 from hub.planning import aside
-from hub.planning.aside import _copied
 from hub.process.family import PROC, descendants, is_running
+from hub.verification.copies import compact_copy
 
 BACKENDS = ["onnxruntime", "openvino"]
 
@@ -193,9 +193,7 @@ def test_training_goes_on_in_eager_until_it_is_planned(held: threading.Event) ->
     torch.testing.assert_close(train(model, run, 7, steps=4), train(reference, reference, 7, steps=4))
 
 
-def test_what_is_too_large_to_copy_is_planned_in_the_first_call(
-    monkeypatch: pytest.MonkeyPatch, held: threading.Event
-) -> None:
+def test_what_is_too_large_to_copy_is_planned_in_a_call(monkeypatch: pytest.MonkeyPatch, held: threading.Event) -> None:
     """All waiting graphs share the memory for copies; the plan says why the first call waited."""
     monkeypatch.setattr(aside, "MAX_COPIED_BYTES", 1000)
     small, large = compiled(nn.Linear(4, 4), tune="off"), compiled(nn.Linear(4, 4), tune="off")
@@ -205,7 +203,7 @@ def test_what_is_too_large_to_copy_is_planned_in_the_first_call(
     (waiting,), (plan,) = hub.plans(small), hub.plans(large)
     assert waiting.decided_by is DecidedBy.PENDING
     assert plan.decided_by is not DecidedBy.PENDING
-    assert any("planned in the first call" in event.message for event in plan.events)
+    assert any("planned in a call" in event.message for event in plan.events)
     held.set()
     assert hub.wait(small)
 
@@ -271,6 +269,57 @@ def test_a_model_that_goes_takes_its_planning_with_it() -> None:
     gc.collect()
     assert gone() is None
     assert work.wait(60.0)
+    assert not planners()
+
+
+class InParts(Net):
+    """A model of three graphs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](x) * x.shape[0]
+        torch._dynamo.graph_break()
+        x = self.layers[2](x).relu()
+        torch._dynamo.graph_break()
+        return self.layers[4](x).tanh()
+
+
+def test_one_process_plans_all_graphs_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would import PyTorch and the compilers' libraries anew. It ends with the last of them."""
+    started: list[Any] = []
+    start = aside._Planner.started
+
+    def noted() -> Any:
+        started.append(start())
+        return started[-1]
+
+    monkeypatch.setattr(aside._Planner, "started", noted)
+    model, x = InParts().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="off")
+    with torch.no_grad():
+        run(x)
+        assert hub.wait(run)
+        assert len(hub.plans(run)) == 3
+        torch.testing.assert_close(run(x), model(x))
+    (planner,) = started
+    assert not planner.worker.is_alive
+    assert not planner.folder.exists()
+
+
+def test_a_process_that_waits_ends_with_what_it_waited_for(held: threading.Event) -> None:
+    """The model may go before the next of its graphs is planned."""
+    model, x = InParts().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="off")
+    with torch.no_grad():
+        run(x)
+    works = [graph._aside for graph in graphs_of(run) if graph._aside is not None]
+    while aside._SPARE._planner is None:
+        time.sleep(0.01)
+    del model, run
+    torch._dynamo.reset()
+    gc.collect()
+    held.set()
+    assert all(work.wait(60.0) for work in works)
+    assert aside._SPARE._planner is None
     assert not planners()
 
 
@@ -396,7 +445,7 @@ def test_what_failed_is_told_to_a_thread_of_the_users(install_plugin: Callable[[
 )
 def test_copies_lie_in_memory_as_their_originals_do(tensor: torch.Tensor) -> None:
     """Plans are made for strides; copies share no memory."""
-    copy = _copied(tensor)
+    copy = compact_copy(tensor)
     assert torch.equal(copy, tensor)
     if tensor.numel():
         assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()

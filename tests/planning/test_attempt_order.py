@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hub.planning.attempt_order import UNCALIBRATED, Attempt, deviation_of, most_promising
+from hub.planning.attempt_order import UNCALIBRATED, Attempt, deviation_of, most_promising, spread_of
+from hub.plugin.cost import Cost
 
 NOBODY: Any = None
 
@@ -87,6 +88,6 @@ def test_the_chance_is_how_often_it_wins(run_s: float, deviation: float) -> None
 
 def test_guesses_are_doubted() -> None:
     """A price that rests on no measurement may be off by a factor of four, even if it claims otherwise."""
-    assert deviation_of(1.0, 0.01, is_estimated=True) == UNCALIBRATED
-    assert deviation_of(1.0, 0.01, is_estimated=False) < 0.01
-    assert deviation_of(0.0, 0.0, is_estimated=False) == 0.0
+    assert deviation_of(1.0, spread_of(Cost(1.0, 0.01, source="estimated"))) == pytest.approx(UNCALIBRATED)
+    assert deviation_of(1.0, spread_of(Cost(1.0, 0.01, source="measured"))) < 0.01
+    assert deviation_of(0.0, 0.0) == 0.0

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hub.errors import CompileError, LimitExceeded, PluginError
+from hub.errors import CompileError, LimitExceeded, PluginError, WorkerDied
 from hub.partition.group import Group
 from hub.planning.failures import known_failure, remember_failure
 
@@ -56,3 +56,12 @@ def test_other_failures_count_under_every_limit(set_stage: Callable[..., Any]) -
     stage, group = failing(set_stage, CompileError("the worker process died: killed by SIGSEGV"))
     for option in LIMITS:
         assert "SIGSEGV" in str(known_under(stage, group, **{option: 1e4}))
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_who_is_killed_from_outside_has_not_failed(set_stage: Callable[..., Any], is_killed: bool) -> None:
+    """Users and systems out of memory end processes, whatever runs in them."""
+    died = WorkerDied("the worker process died")
+    died.was_ended_from_outside = is_killed
+    stage, group = failing(set_stage, died)
+    assert (known_under(stage, group) is None) == is_killed

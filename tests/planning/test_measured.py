@@ -291,7 +291,7 @@ def test_hanging_backend_is_given_up(
 ) -> None:
     """A backend whose compilation exceeds the budget is stopped, with at most one note, and another one's plan is kept."""
 
-    def may_always_start(self: Clock, backend: str, *, is_needed: bool) -> bool:
+    def may_always_start(self: Clock, backend: str, *, is_needed: bool, expected_s: float = 0.0) -> bool:
         return True
 
     monkeypatch.setattr(Clock, "may_start", may_always_start)  # pieces too, on a slow machine

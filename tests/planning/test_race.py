@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -80,6 +81,42 @@ def test_slow_phases_cancel_out(seed: int) -> None:
     true_s = {"one": 10 * MS, "one + two": 9.5 * MS}
     race, _ = raced([runner("one", 1), runner("one + two", 2)], noisy(seed, true_s, 0.01), budget_s=60.0)
     assert race.proof().winner.name == "one + two"
+
+
+def beside_others(until: int, block_s: Callable[[str, int, bool], float]) -> Any:
+    """Run one heat of two plans of one cluster and eager, next to other work for the first so many rounds."""
+
+    class Beside(Blocks):
+        def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
+            block = super().time_runner(runner, at_least_s)
+            return replace(block, disturbed=block.calls if self.asked.count(runner.name) <= until else 0)
+
+    race = Race(Beside(lambda name, number: block_s(name, number, number < until)))
+    race.heat([runner("pool", 1), runner("openmp", 1), runner("eager", 0)], budget_s=60.0)
+    return race
+
+
+def shared_s(name: str, number: int, is_shared: bool) -> float:
+    """Return blocks of plans of which all but one become many times slower if they lose a core."""
+    wobble = (0.99, 1.01, 1.0)[number % 3]
+    return {"pool": 2 + is_shared, "openmp": 1 + 40 * is_shared, "eager": 3 + 60 * is_shared}[name] * MS * wobble
+
+
+@pytest.mark.parametrize("until", [2, 5, 12])
+def test_plans_are_judged_by_the_rounds_without_other_work(until: int) -> None:
+    """A plan that would be dropped next to other work stays until it ends, and what it is without it counts."""
+    race = beside_others(until, shared_s)
+    proof = race.proof()
+    assert proof.winner.name == "openmp"
+    assert 0 < race.disturbed_share < 1
+    assert next(item.median_s for item in proof.contenders if item.won) < 2 * MS
+
+
+def test_a_machine_that_is_busy_for_good_ends_a_race_as_well() -> None:
+    """Then the fastest next to other work wins."""
+    race = beside_others(1000, shared_s)
+    assert race.proof().winner.name == "pool"
+    assert race.disturbed_share == 1.0
 
 
 def test_ties_go_to_fewer_clusters() -> None:
