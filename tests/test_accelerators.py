@@ -27,7 +27,7 @@ from hub.cache.measurements import Measurements
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step, generate
 from hub.errors import CompileError, HubWarning
-from hub.frontend.compiled import eager_plan
+from hub.frontend.eager_plans import eager_plan
 from hub.partition.extract import extract
 from hub.partition.group import Group
 from hub.plan import DecidedBy, Event
@@ -92,7 +92,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda real=False: None if real else torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "synchronize", found.synchronize)
     clock = SimpleNamespace(perf_counter=found.perf_counter, process_time=found.perf_counter)
-    at_once = SimpleNamespace(timed=lambda take, _: take())
+    at_once = SimpleNamespace(timed=lambda take, _: take(), disturbed=0)
     monkeypatch.setattr(tasks, "PATIENCE", at_once)  # the real one measures how busy this machine is
     for module in (
         "pricing.timing",

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import hub
 from hub.cli.app import app
 from hub.errors import HubWarning, RunError
+from hub.planning import make
 
 PLUGIN = """
 from pathlib import Path
@@ -305,3 +306,25 @@ def test_the_next_process_leaves_it_out(saveable: bool, install: Install, tmp_pa
     CliRunner().invoke(app, ["cache", "forget"])
     assert "backends fickle\n" in process(tmp_path)
     assert fickle.n_calls > before
+
+
+def test_a_kept_plan_with_what_has_failed_since_is_decided_again(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that cluster another plan may be the fastest, so measurements decide, not prices alone."""
+    decided: list[bool] = []
+    decide = make._decided
+
+    def noted(*args: Any, may_measure: bool) -> Any:
+        decided.append(may_measure)
+        return decide(*args, may_measure=may_measure)
+
+    monkeypatch.setattr(make, "_decided", noted)
+    fickle, model = install(saveable=True), Net().eval()
+    for _ in range(2):
+        call(model, compiled(model, isolate=True))
+    assert decided == [True], "the second model replays the plan of the first"
+    failed_once(fickle, model, isolate=True)
+    assert decided == [True]
+    again = compiled(model, isolate=True)
+    call(model, again)
+    assert decided[1] is True
+    assert hub.plans(again)[-1].backends == ("eager",)

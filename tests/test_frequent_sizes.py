@@ -112,6 +112,20 @@ def test_weights_that_change_reach_plans_of_single_sizes() -> None:
             agree(call, model, (3, 6), 4)
 
 
+def test_weights_that_became_inputs_are_inputs_of_plans_of_single_sizes() -> None:
+    """The general plan takes them as inputs after three changes, and so must a plan for one size that is made later."""
+    model = Encoder().eval()
+    with torch.no_grad():
+        call = served("hub.compile", model)
+        for _ in range(4):
+            model.qkv.weight.mul_(1.1)
+            agree(call, model, (5, 7), 1)
+            assert hub.wait(call, WAIT_S)
+        settle(call, model, (3, 6))
+        model.qkv.weight.mul_(-2)
+        agree(call, model, (3, 6), 4)
+
+
 def test_a_model_that_goes_takes_them_along() -> None:
     """Nothing keeps the weights alive."""
     model = Encoder().eval()

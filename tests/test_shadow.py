@@ -121,18 +121,21 @@ def test_a_backend_that_goes_wrong_is_demoted(fault: str, install_plugin: Any) -
     call_model = compiled(model, shadow=1.0)
     with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         warnings.simplefilter("always")
-        results = []
+        results, counts = [], []
         for x in xs:
             before = x.clone()
             results.append(call_model(x))
+            counts.append(n_calls())
             assert torch.equal(x, before)
         for x, result in zip(xs, results, strict=True):
             torch.testing.assert_close(result, model(x))
     assert sum("turncoat" in str(item.message) for item in caught if issubclass(item.category, HubWarning)) == 1
     (event,) = [event for event in hub.plans(call_model)[0].events if event.kind == "fallback"]
     assert event.backend == "turncoat"
-    n_bad = 2 if fault == "reuse" else 1  # one buffer is no fault until it is returned again
-    assert n_calls() == VERIFYING_CALLS + 1 + n_bad
+    i_found = 2 if fault == "reuse" else 1  # one buffer is no fault until it is returned again
+    assert counts[:i_found] == [VERIFYING_CALLS + 1 + i for i in range(i_found)]
+    assert counts[i_found] > counts[i_found - 1]  # it ran again on copies, where another thread might have written
+    assert len(set(counts[i_found:])) == 1
 
 
 class Lossy(Net):
@@ -172,8 +175,9 @@ def test_a_written_weight_is_found_and_restored(fault: str, strict: bool, instal
         else:
             with pytest.warns(HubWarning, match="turncoat.*wrote to the weight"):
                 torch.testing.assert_close(call_model(x), expected)
+            n_until_found = n_calls()
             torch.testing.assert_close(call_model(x), expected)
-            assert n_calls() == VERIFYING_CALLS + 2
+            assert n_calls() == n_until_found
     assert all(torch.equal(weight, was) for weight, was in zip(model.parameters(), before, strict=True))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import hub
 from hub.discovery.registry import registry
-from hub.frontend.compiled import MAX_BINDINGS, MAX_CHANGES
+from hub.frontend.bindings import MAX_BINDINGS, MAX_CHANGES
 from hub.plan import Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")

@@ -14,7 +14,7 @@ import torch
 from hub.discovery.plugin_fault import is_plugins
 from hub.dispatch.busy_waiting import Calm
 from hub.dispatch.check_new_sizes import NewSizes, has_sizes
-from hub.dispatch.codegen import Step, generate
+from hub.dispatch.codegen import Step, generate, local_name
 from hub.dispatch.shadow import ReportDrift, Shadowed
 from hub.errors import AccuracyError, ContractError, InputRefused, RunError, text_of
 from hub.plugin.graph import Cluster, Graph, TensorSpec
@@ -88,6 +88,7 @@ def assemble(
     sizes: Sizes | None = None,
     bodies: Mapping[str, Callable[..., Any]] | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
+    takes: bool = False,
 ) -> Assembled:
     """Return the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
@@ -98,17 +99,18 @@ def assemble(
 
     `bodies`, by the attribute that holds each, are called in place of programs that eager operators of the graph call.
 
-    `weights`, by placeholder, are what eager steps read in place of that argument, as clusters do.
+    `weights`, by placeholder, are what eager steps read in place of that argument, as clusters do. With `takes`, the
+    callable empties a list of arguments, to free each after its last use.
 
     `original` runs the whole program in eager if inputs overlap in memory in a way that the graph was not captured for.
     """
-    program = generate(graph, steps, timed=timed, weights=weights)
+    program = generate(graph, steps, timed=timed, weights=weights, takes=takes)
     laps = [0.0] * len(steps) if timed else []
     namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter, "wait_for": wait_for}
     namespace["counts_writes"] = _counts_writes
     for node in graph.module.graph.find_nodes(op="get_attr"):
         if bodies and str(node.target) in bodies:
-            namespace[node.name] = bodies[str(node.target)]
+            namespace[local_name(node.name)] = bodies[str(node.target)]
     if not busy_wait and loaded:
         namespace["calm"] = Calm()
     if graph.mutated:
@@ -280,6 +282,25 @@ def _overlap_check(graph: Graph) -> Callable[[Sequence[Any]], bool]:
             value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) and value.numel() else None
             for value in args
         ]
-        return any(storages[position] is not None and storages.count(storages[position]) > 1 for position in written)
+        for position in written:
+            if storages[position] is not None and storages.count(storages[position]) > 1:
+                same = (at for at, storage in enumerate(storages) if storage == storages[position] and at != position)
+                if any(_meet(args[position], args[at]) for at in same):
+                    return True
+        return False
 
     return overlaps
+
+
+def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one storage may share elements: whether the ranges of their bytes do.
+
+    Two caches are often halves of one allocation. Tensors that alternate in memory (columns) count as sharing.
+    """
+    return one.data_ptr() < _end(other) and other.data_ptr() < _end(one)
+
+
+def _end(value: torch.Tensor) -> int:
+    """Return the address after the last element of a tensor that has elements."""
+    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return value.data_ptr() + (reach + 1) * value.element_size()

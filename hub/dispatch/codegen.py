@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from hub.capture.pins import alias_chain
+from hub.capture.pins import alias_chain, owners
 from hub.errors import PlanError
 from hub.plugin.graph import Graph
 from hub.plugin.table import elements, tensors_of
@@ -41,7 +41,12 @@ class Program:
 
 
 def generate(
-    graph: Graph, steps: Sequence[Step], *, timed: bool = False, weights: Mapping[str, torch.Tensor] | None = None
+    graph: Graph,
+    steps: Sequence[Step],
+    *,
+    timed: bool = False,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    takes: bool = False,
 ) -> Program:
     """Generate `run(args)` for a schedule; `args` are the values of the graph's placeholders.
 
@@ -54,10 +59,12 @@ def generate(
     `weights` are read in place of the arguments of the same names, except for those that `run` returns, writes to, or
     passes to programs that have plans of their own, which guard them.
 
+    With `takes`, a list of arguments is emptied, so that each is freed after its last use, as a backward's activations are.
+
     Versions, PyTorch's counts of writes, are read before each call. Without them it would be unknown, after a failure,
     whether the executable had written to the inputs that eager would continue from.
     """
-    writer = _Writer(graph, steps, timed=timed, weights=weights or {})
+    writer = _Writer(graph, steps, timed=timed, weights=weights or {}, takes=takes)
     return Program(writer.write(), writer.namespace)
 
 
@@ -66,14 +73,18 @@ def _calls_programs(node: fx.Node) -> bool:
 
 
 class _Writer:
-    def __init__(self, graph: Graph, steps: Sequence[Step], *, timed: bool, weights: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, graph: Graph, steps: Sequence[Step], *, timed: bool, weights: Mapping[str, torch.Tensor], takes: bool
+    ) -> None:
+        self.takes = takes
         self.graph = graph
         self.steps = steps
         self.timed = timed
         self.namespace: dict[str, Any] = {}
         self.lines: list[str] = []
         self.late = _late_views(graph)
-        given_back = {*graph.mutated, *(value.name for value in graph.outputs if isinstance(value, fx.Node))}
+        # PyTorch counts writes through a view on the weight that it views, not on another tensor of the same memory.
+        given_back = {*graph.mutated, *owners(graph.outputs)}
         handed_on = {one.name for node in graph.nodes if _calls_programs(node) for one in node.all_input_nodes}
         self.weights = {name: value for name, value in weights.items() if name not in given_back | handed_on}
 
@@ -91,14 +102,15 @@ class _Writer:
         if "is_counted" in used:
             lines.append("versions = is_counted = counts_writes()")
         for position, node in enumerate(self.graph.placeholders):
-            if node.name in used and node.name in self.weights:
-                self.namespace[node.name] = self.weights[node.name]
-            elif node.name in used:
-                lines.append(f"{node.name} = args[{position}]")
+            name = local_name(node.name)
+            if name in used and node.name in self.weights:
+                self.namespace[name] = self.weights[node.name]
+            elif name in used:
+                lines.append(f"{name} = args[{position}]")
         for node in self.graph.module.graph.find_nodes(op="get_attr"):
-            if node.name in used:
-                self.namespace[node.name] = getattr(self.graph.module, str(node.target))
-        return lines
+            if (name := local_name(node.name)) in used:
+                self.namespace[name] = getattr(self.graph.module, str(node.target))
+        return [*lines, *(["if type(args) is list:", "    args.clear()"] if self.takes else [])]
 
     def _step(self, position: int, step: Step) -> None:
         if self.timed:
@@ -116,12 +128,12 @@ class _Writer:
         return tensors_of(self.graph.by_name[name])
 
     def _cluster(self, step: Step) -> None:
-        targets = (
-            "".join(f"{name}, " for name in step.outputs).rstrip() if len(step.outputs) == 1 else ", ".join(step.outputs)
-        )
-        given = ", ".join(step.inputs)
-        tensors = [name for name in step.inputs if isinstance(self.graph.by_name[name].meta.get("val"), torch.Tensor)]
-        with_error = ", ".join(("globals()", "error", "versions" if tensors else "False", *step.inputs))
+        outputs, inputs = tuple(map(local_name, step.outputs)), tuple(map(local_name, step.inputs))
+        targets = f"{outputs[0]}," if len(outputs) == 1 else ", ".join(outputs)
+        given = ", ".join(inputs)
+        values = (self.graph.by_name[name].meta.get("val") for name in step.inputs)
+        tensors = [name for name, value in zip(inputs, values, strict=True) if isinstance(value, torch.Tensor)]
+        with_error = ", ".join(("globals()", "error", "versions" if tensors else "False", *inputs))
         counts = "".join(f"{name}._version, " for name in tensors).rstrip()
         self.lines += [
             f"try:  # {step.name}: {step.backend}, {len(step.nodes)} nodes",
@@ -136,7 +148,7 @@ class _Writer:
             raise PlanError(f"cannot dispatch a node of kind {node.op}", node=node.name)
         arguments = [self._literal(value, renamed) for value in node.args]
         arguments += [f"{key}={self._literal(value, renamed)}" for key, value in node.kwargs.items()]
-        return f"{name or node.name} = {self._operator(node.target)}({', '.join(arguments)})"
+        return f"{name or local_name(node.name)} = {self._operator(node.target)}({', '.join(arguments)})"
 
     def _operator(self, target: Any) -> str:
         name = re.sub(r"\W+", "_", str(target) if isinstance(target, OperatorBase) else target.__name__)
@@ -147,7 +159,7 @@ class _Writer:
 
     def _literal(self, value: Any, renamed: Mapping[fx.Node, str]) -> str:
         if isinstance(value, fx.Node):
-            return renamed.get(value, value.name)
+            return renamed.get(value, local_name(value.name))
         if isinstance(value, (list, tuple)):
             items = [self._literal(item, renamed) for item in elements(value)]
             return f"[{', '.join(items)}]" if isinstance(value, list) else f"({''.join(f'{item}, ' for item in items)})"
@@ -167,12 +179,13 @@ class _Writer:
 
     def _with_deletions(self, lines: Sequence[str]) -> list[str]:
         """Add `del` after the last use of each value, so that memory is freed as early as eager frees it."""
-        kept = {name for line in self._epilogue() for name in re.findall(r"\w+", line)}
-        kept.update(node.name for node in self.graph.placeholders)
-        values = {node.name for node in self.graph.nodes} - kept
+        kept = {name for line in self._epilogue() for name in _names_in(line)}
+        values = {local_name(node.name) for node in self.graph.nodes}
+        given = {local_name(node.name) for node in self.graph.placeholders}
+        values = (values | given if self.takes else values - given) - kept
         last: dict[str, int] = {}
         for position, line in enumerate(lines):
-            for name in set(re.findall(r"\w+", line)) & values:
+            for name in _names_in(line) & values:
                 last[name] = position
         dying: dict[int, list[str]] = {}
         for name, position in last.items():
@@ -187,18 +200,40 @@ class _Writer:
     def _epilogue(self) -> list[str]:
         outputs = self.graph.outputs
         lines = [
-            f"{target}.copy_({self._literal(value, {})})"
+            f"{local_name(target)}.copy_({self._literal(value, {})})"
             for target, value in zip(self.graph.mutated, outputs, strict=False)
         ]
         renamed: dict[fx.Node, str] = {}
         for chain, target in self.late:
-            renamed[chain[-1]] = target
+            renamed[chain[-1]] = local_name(target)
             for node in reversed(chain[:-1]):
                 if node not in renamed:
                     renamed[node] = f"late_{node.name}"
                     lines.append(self._eager(node, renamed, renamed[node]))
         results = [self._literal(value, renamed) for value in outputs[len(self.graph.mutated) :]]
         return [*lines, f"return ({''.join(f'{result}, ' for result in results)})"]
+
+
+_OWN = re.compile(
+    r"args|run|overlaps|original|versions|is_counted|counts_writes|error|start|now|laps|wait_for|[ce]\d+(_failed)?"
+    r"|(op|value|late)_.*"
+)
+"""Names of the program's own. A node is named after its operator, which may be a user's `mylib::error`."""
+
+
+def local_name(name: str) -> str:
+    """Return the name of a node's value in the program."""
+    return f"of_{name}" if _OWN.fullmatch(name) else name
+
+
+_TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+_KEYWORD = re.compile(r"\b\w+=(?!=)")
+
+
+def _names_in(line: str) -> set[str]:
+    """Return the names that a line of code reads or assigns. A node may be called `tanh`, like an option of `gelu`."""
+    code = _KEYWORD.sub("", _TEXT.sub("", line)).partition("#")[0]
+    return set(re.findall(r"\w+", code))
 
 
 def _late_views(graph: Graph) -> list[tuple[list[fx.Node], str]]:

@@ -43,9 +43,17 @@ class Recorder(Protocol):
         """Record a run, which computes nothing. Raises what the run raises, and for operations that no graph may hold."""
         ...
 
+    def turn(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context for launching one call: its work begins after that of the call before, on whatever stream."""
+        ...
+
 
 class CudaRecorder:
-    """Recorder that uses PyTorch's CUDA graphs."""
+    """Recorder that uses PyTorch's CUDA graphs, for one plan."""
+
+    def __init__(self) -> None:
+        self._device: torch.device | None = None
+        self._done: torch.cuda.Event | None = None
 
     def is_recording(self) -> bool:
         """See `Recorder`."""
@@ -54,6 +62,7 @@ class CudaRecorder:
     def record(self, run: Run, inputs: Sequence[Any]) -> Recording:
         """See `Recorder`."""
         device = next((value.device for value in inputs if isinstance(value, torch.Tensor)), None)
+        self._device = device
         graph = torch.cuda.CUDAGraph()
         # The outer stream is restored even if recording fails: PyTorch then leaves its own current. A stream of another GPU
         # would record nothing. Only this thread's calls are checked: a data loader's copies on another thread are no error.
@@ -65,6 +74,17 @@ class CudaRecorder:
         ):
             outputs = run(inputs)
         return Recording(graph.replay, outputs)
+
+    @contextlib.contextmanager
+    def turn(self) -> Generator[None]:
+        """See `Recorder`."""
+        stream = torch.cuda.current_stream(self._device)
+        if self._done is None:
+            self._done = torch.cuda.Event()
+        else:
+            stream.wait_event(self._done)
+        yield
+        self._done.record(stream)
 
 
 @contextlib.contextmanager
@@ -149,10 +169,11 @@ class Recorded:
             recording = self._recorded(args)
             if recording is None:
                 return self._run(args)
-            for position, inner in self._inputs.items():
-                inner.copy_(args[position])
-            recording.replay()
-            return tuple(output.clone() for output in recording.outputs)
+            with self._recorder.turn():  # calls share the memory of inputs and outputs
+                for position, inner in self._inputs.items():
+                    inner.copy_(args[position])
+                recording.replay()
+                return tuple(output.clone() for output in recording.outputs)
 
     def _recorded(self, args: Sequence[Any]) -> Recording | None:
         places = tuple(args[position].data_ptr() for position in self._weights)
@@ -164,7 +185,8 @@ class Recorded:
             self._give_up(RuntimeError(f"its weights have moved {MAX_RECORDINGS} times"))
             return None
         self._recordings += 1
-        inner = [value if position in self._weights else value.clone() for position, value in enumerate(args)]
+        with torch.inference_mode(False), torch.no_grad():  # copies made in inference mode could not be written to outside
+            inner = [value if position in self._weights else value.clone() for position, value in enumerate(args)]
         try:
             self._recording = self._recorder.record(self._run, inner)
         except Exception as error:  # noqa: BLE001 - whatever the error, the plan runs without recording

@@ -74,12 +74,14 @@ class Shadowed:
             with _state_kept(self._judge):
                 outputs = tuple(self._executable(*inputs))
         except BaseException as error:
-            written = given.restore()
+            written = given.restore(self._executable) if given.has_changed else ""
             if written and isinstance(error, InputRefused):  # it would keep refusing, and writing
                 raise self._judge.broken(written) from error
             raise
-        if written := given.restore():  # before eager reads it
-            raise self._judge.broken(written)
+        if given.has_changed:
+            if written := given.restore(self._executable):  # before eager reads it
+                raise self._judge.broken(written)
+            return outputs  # another thread wrote to the inputs or weights: there is nothing to compare with
         reference = Reference(self._judge.cluster, inputs)
         check_form(self._judge, outputs, reference.outputs, inputs)
         check_apart(self._judge, self._earlier, outputs)
@@ -117,10 +119,18 @@ class _Given:
     def __init__(self, cluster: Cluster, inputs: Sequence[Any]) -> None:
         weights = {name: value for name, value in cluster.constants.items() if value.layout is torch.strided}
         self._names = (*(f"its input {name}" for name in cluster.input_names), *(f"the weight {name}" for name in weights))
-        self._snapshot = Snapshot((*inputs, *weights.values()))
+        self._snapshot, self._n_inputs = Snapshot((*inputs, *weights.values())), len(inputs)
 
-    def restore(self) -> str:
-        """Restore the old values of everything; return what the executable wrote to, "" for nothing."""
-        written = self._snapshot.written()
+    @property
+    def has_changed(self) -> bool:
+        """Return whether an input or a weight is not what it was, by whatever thread."""
+        return bool(self._snapshot.written())
+
+    def restore(self, executable: Callable[..., Any]) -> str:
+        """Restore the old values of what the executable wrote to; return the first of these, "" for nothing.
+
+        Another thread's writes, of a learner or into a shared buffer, stay.
+        """
+        written = self._snapshot.written_by(executable, self._n_inputs)
         self._snapshot.restore(written)
         return f"the executable wrote to {self._names[written[0]]}" if written else ""

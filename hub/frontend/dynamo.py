@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ from torch import fx
 from hub.cache.forecast import may_need_workers
 from hub.capture.attention import expand_attention
 from hub.capture.bodies import as_called, bodies_of
-from hub.capture.frames import captured_for_hub
+from hub.capture.frames import captured_for_hub, is_part_of_a_call
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.capture.traces import forget_last_trace
-from hub.capture.training import capture_with_autograd, writes_to_inputs
+from hub.capture.training import capture_with_autograd, is_forward_mode, writes_to_inputs
 from hub.config.options import Options, resolve
 from hub.errors import CaptureError, HubError, OptionError, PlanError, warn_user
-from hub.frontend.compiled import CompiledGraph, eager_plan
+from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.recorder import made_for_dynamo
+from hub.frontend.eager_plans import eager_plan
 from hub.frontend.ownership import calling_wrapper, register
 from hub.plan_file import read_plans
 from hub.planning.evidence import Mode
@@ -95,8 +97,10 @@ def _captured(
 ) -> Callable[..., Any]:
     """Capture for inference if no input needs gradients, else for training."""
 
+    is_part = is_part_of_a_call(module)
+
     def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
-        return _compiled(graph, kind, chosen, original or graph.module, owner, phases)
+        return _compiled(replace(graph, is_part=is_part), kind, chosen, original or graph.module, owner, phases)
 
     expand_attention(module)
     weights = weight_positions(module, example_inputs)
@@ -114,6 +118,8 @@ def _captured(
             made_for_dynamo(made[0])  # anything else that AOTAutograd's wrapper does shows in arguments and outputs
         return call
 
+    if is_forward_mode():
+        return _captured_or_eager(_refuse_forward_mode, module, chosen, owner)
     if _needs_gradients(module, example_inputs):
         return _captured_or_eager(with_autograd, module, chosen, owner)
     try:
@@ -123,6 +129,10 @@ def _captured(
     except CaptureError:
         # AOTAutograd's own wrappers handle what the pre-dispatch form cannot express, such as writes to aliased inputs.
         return _captured_or_eager(with_autograd, module, chosen, owner)
+
+
+def _refuse_forward_mode() -> Callable[..., Any]:
+    raise CaptureError("forward-mode differentiation is on, whose tangents no captured graph carries")
 
 
 def _compiled(
@@ -176,7 +186,8 @@ def _needs_gradients(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Return whether an input needs gradients and the program may record them, from its beginning or from some place on."""
     if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
         return False
-    switches = module.graph.find_nodes(op="call_function", target=set_grad_enabled)
+    programs = [inside for inside in module.modules() if isinstance(inside, fx.GraphModule)]
+    switches = (node for one in programs for node in one.graph.find_nodes(op="call_function", target=set_grad_enabled))
     return torch.is_grad_enabled() or any(switch.args[0] is True for switch in switches)
 
 
@@ -199,7 +210,7 @@ class _Uncaptured(CompiledGraph):
 
     def __init__(self, module: fx.GraphModule, options: Options, owner: object | None, error: CaptureError) -> None:
         super().__init__(Graph(module, "uncaptured"), "inference", options, module, owner)
-        self.plan = eager_plan("uncaptured", str(error))
+        self._record.plan = eager_plan("uncaptured", str(error))
 
     def __call__(self, *args: Any) -> Any:
         return self.original(*args)
@@ -207,6 +218,6 @@ class _Uncaptured(CompiledGraph):
 
 def _raising(error: HubError) -> Callable[..., Any]:
     def fail(*_: Any) -> Any:
-        raise error
+        raise error.with_traceback(None)  # else each call's frames, and the tensors in them, would stay with the error
 
     return fail

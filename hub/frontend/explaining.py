@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import fx
 
 from hub.capture.attention import expand_attention
 from hub.capture.call import capture_call, program_behind
+from hub.capture.frames import is_part_of_a_call
 from hub.capture.inference import capture_inference
 from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
@@ -19,8 +21,8 @@ from hub.config.options import resolve
 from hub.discovery.registry import registry
 from hub.errors import CaptureError, HubError, OptionError, type_of
 from hub.frontend.checking import check_names
-from hub.frontend.compiled import eager_plan
 from hub.frontend.direct.why_dynamo import calls_text
+from hub.frontend.eager_plans import eager_plan
 from hub.plan import Event, EventKind, Plan, Stage
 from hub.planning.make import Maker
 from hub.plugin.graph import hint
@@ -57,6 +59,7 @@ def explain(
             return module
         values = [hint(value) if isinstance(value, torch.SymInt) else value for value in example_inputs]
         try:
+            graph = replace(graph, is_part=is_part_of_a_call(module))
             found.append(Maker(graph, "inference", chosen, registry(), progress_for(graph.name)).predict(values))
         except HubError as error:  # kept until Dynamo is done, which would wrap it
             errors.append(error)

@@ -11,19 +11,21 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from hub.capture.call import program_behind
+from hub.dispatch.recorded import Run
 from hub.errors import FreezeError
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.entry import are_equal
 from hub.frontend.direct.feeding import check_inputs, fed, rebuilt
+from hub.frontend.direct.modes import are_plain
 from hub.frontend.ownership import graphs_of, why_no_graphs
 from hub.process.forks import freed_in_forks, in_forks, never_freed
-from hub.torch_private import is_any_autocast_enabled, pytree
+from hub.torch_private import is_any_autocast_enabled, is_fx_symbolic_tracing, pytree
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,12 @@ class _Form:
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    is_neg: bool
+    is_conj: bool
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Form:
-        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj())
 
     def fits(self, value: Any) -> bool:
         return (
@@ -46,7 +50,22 @@ class _Form:
             and value.dtype is self.dtype
             and value.stride() == self.stride
             and value.device == self.device
+            and value.is_neg() is self.is_neg
+            and value.is_conj() is self.is_conj
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a frozen model runs."""
+
+    graph: CompiledGraph
+    run: Run
+    args: tuple[Any, ...]
+    """The graph's arguments, with gaps for the inputs."""
+    places: tuple[tuple[int, int], ...]
+    """For each gap, the leaf of the inputs that fills it, and its position."""
+    rebuild: Callable[[Sequence[Any]], Any]
 
 
 _frozen: weakref.WeakSet[Frozen] = weakref.WeakSet()
@@ -78,10 +97,9 @@ class Frozen:
         with torch.no_grad():
             result = watched.call(inputs, kwargs)
         graph, args, outputs = watched.only_call()
-        self._args, self._places = fed(graph, args, self._leaves)
-        self._rebuild = rebuilt(result, outputs)
-        self._run = graph.run_for(args)
-        self._graph = graph
+        held, places = fed(graph, args, self._leaves)
+        # At once, at the end: other threads call it while the plan is made.
+        self._state = _State(graph, graph.run_for(args), held, places, rebuilt(result, outputs))
         _frozen.add(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -92,18 +110,19 @@ class Frozen:
 
     def leave_to_eager(self) -> None:
         """Run in eager from now on what was built in the parent process. Called in a fork."""
-        never_freed(self._run)
-        self._run = self._graph.run_in_eager
+        never_freed(self._state.run)
+        self._state = replace(self._state, run=self._state.graph.run_in_eager)
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run one call. Pass inputs of another form than at freezing, or that need gradients, to the compiled model."""
         leaves = self._leaves_of(inputs, kwargs)
         if leaves is None:
             return self._compiled(*inputs, **kwargs)
-        args = list(self._args)
-        for leaf, position in self._places:
+        state = self._state
+        args = list(state.args)
+        for leaf, position in state.places:
             args[position] = leaves[leaf]
-        return self._rebuild(self._run(args))
+        return state.rebuild(state.run(args))
 
     def _leaves_of(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         if self._is_plain and not kwargs:
@@ -117,7 +136,8 @@ class Frozen:
         for leaf, form, first in zip(leaves, self._forms, self._leaves, strict=True):
             if not (form.fits(leaf) if form is not None else are_equal(leaf, first)):
                 return None
-        if is_any_autocast_enabled() or self._graph.observer is not None:
+        graph = self._state.graph
+        if is_any_autocast_enabled() or graph.observer is not None or not are_plain() or is_fx_symbolic_tracing():
             return None
         if torch.is_grad_enabled() and any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
             return None

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from hub.capture.call import program_behind
-from hub.capture.frames import frames_of
+from hub.capture.frames import Frames, frames_of
 from hub.capture.nothing import Cause, Nothing, why_nothing
 from hub.errors import CaptureError, OptionError, warn_user
 from hub.frontend.compiled import CompiledGraph
@@ -61,13 +61,16 @@ def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
         )
     has_own_code = program_behind(compiled) is not None  # shared with no other model
     tensors = frozenset[int]() if has_own_code else _tensors_of(compiled)
-    return tuple(graph for graph in _living() if _belongs(graph, wrapper, tensors))
+    own = (graph for graph in _living() if _belongs(graph, wrapper, tensors))
+    found = (one for graph in own for one in (graph, *graph.for_sizes()))
+    return tuple(one for one in found if _belongs(one, wrapper, tensors))
 
 
 @in_forks
 def _leave_to_eager() -> None:
     for graph in _living():
-        graph.leave_to_eager()
+        for one in (graph, *graph.for_sizes()):
+            one.leave_to_eager()
 
 
 def plans(compiled: Any) -> tuple[Plan, ...]:
@@ -99,7 +102,12 @@ def phases_of(compiled: Any) -> tuple[Phase, ...]:
 
 def why_no_graphs(compiled: Any) -> Nothing:
     """Return why a compiled model has no captured graphs."""
-    return why_nothing(compiled, frames_of(_wrapper_of(compiled)))
+    return why_nothing(compiled, frames_behind(compiled))
+
+
+def frames_behind(compiled: Any) -> Frames:
+    """Return the record of what was captured for a compiled model."""
+    return frames_of(_wrapper_of(compiled))
 
 
 def refresh(compiled: Any) -> None:
@@ -130,7 +138,6 @@ def _living() -> Iterator[CompiledGraph]:
     for reference in _graphs:
         if (graph := reference()) is not None:
             yield graph
-            yield from graph.for_sizes()
 
 
 def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> bool:

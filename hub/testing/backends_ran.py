@@ -107,7 +107,7 @@ def note(request: pytest.FixtureRequest, backend: str, *, has_run: bool) -> None
 def _backends_ran(request: pytest.FixtureRequest) -> Iterator[None]:
     """Observe the plans of a test that is named after a backend."""
     from hub.discovery.registry import registry
-    from hub.frontend import compiled
+    from hub.frontend import record
 
     call: Any = getattr(request.node, "callspec", None)
     values = () if call is None else call.params.values()
@@ -116,7 +116,7 @@ def _backends_ran(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     seen: list[frozenset[str]] = []
-    observe = compiled.observe
+    observe = record.observe
 
     def observed(registry: Any, hook: str, **facts: Any) -> None:
         if hook == "hub_plan_made":
@@ -124,7 +124,7 @@ def _backends_ran(request: pytest.FixtureRequest) -> Iterator[None]:
         observe(registry, hook, **facts)
 
     with pytest.MonkeyPatch.context() as patch:  # the fixture's would outlive those of a user's conftest.py
-        patch.setattr(compiled, "observe", observed)
+        patch.setattr(record, "observe", observed)
         yield
     for name in sorted(names) if seen else ():
         note(request, name, has_run=any(name in backends for backends in seen))

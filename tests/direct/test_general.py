@@ -16,6 +16,7 @@ import hub
 from hub.frontend.direct import general
 from hub.frontend.direct import program as program_module
 from hub.frontend.direct.compile import program_of
+from hub.frontend.direct.trial import Pause
 from tests.direct.answers import assert_same
 
 OPTIONS = {"tune": "off", "start": "wait", "backends": ["onnxruntime"]}
@@ -39,7 +40,7 @@ def ready(compiled: Any, *calls: Callable[[], Any], times: int = 4) -> None:
     """Make the calls until their programs are known."""
     for _ in range(times):
         for call in calls:
-            program_of(compiled)._to_wait = program_of(compiled)._pause = 0
+            program_of(compiled)._pauses = {False: Pause(), True: Pause()}
             call()
 
 

@@ -16,6 +16,7 @@ import hub
 from hub.frontend.direct import program as program_module
 from hub.frontend.direct.compile import program_of
 from hub.frontend.direct.reads import Unwatched
+from hub.frontend.direct.trial import Pause
 from tests.direct.answers import assert_same, outcome
 from tests.direct.guards import Change, Guards, changes_of, settings
 
@@ -145,7 +146,7 @@ def arm(compiled: Any, args: tuple[Any, ...], name: str = "") -> None:
     """Call until calls bypass Dynamo."""
     program = program_of(compiled)
     for _ in range(5):
-        program._to_wait = program._pause = 0
+        program._pauses = {False: Pause(), True: Pause()}
         n_uses = program._n_uses
         compiled(*args)
         if program._n_uses > n_uses:
@@ -163,7 +164,7 @@ def check(compiled: Any, model: Any, args: tuple[Any, ...], change: Change) -> N
         change.apply()
         try:
             for _ in range(2):
-                program._to_wait = program._pause = 0
+                program._pauses = {False: Pause(), True: Pause()}
                 torch.manual_seed(0)
                 found = outcome(compiled, args)
                 torch.manual_seed(0)

@@ -79,6 +79,46 @@ assert has_ended()
 """)
 
 
+def test_parts_of_a_model_do_not_busy_wait() -> None:
+    """Eager code and other graphs run between them, on the same cores: a graph break makes parts, and so does nesting."""
+    run("""
+import hub
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+class Outer(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        with torch.profiler.record_function("f") if x.sum() > 1e9 else torch.no_grad():
+            return self.inner(x) + 1
+
+options = {"tune": "off", "backends": ["onnxruntime"]}
+def inner():
+    return nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+
+for model, is_part in ((Broken(), True), (Outer(inner()), True), (inner(), False)):
+    compiled = torch.compile(model.eval(), backend="hub", options=options)
+    x = torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    plans = [plan for plan in hub.plans(compiled) if "onnxruntime" in plan.backends]
+    assert plans
+    assert {plan.busy_wait for plan in plans} == {not is_part}, (type(model), plans)
+    torch.compiler.reset()
+""")
+
+
 def test_a_process_that_holds_it_back_ends() -> None:
     """The sleeping team does not keep a process from ending, and nothing is printed at its end."""
     run("holder = Calm()")

@@ -141,8 +141,8 @@ def test_trust_is_earned(stretchy: Callable[..., Path], monkeypatch: pytest.Monk
         call(model, run, rows)
     assert not runs_in_eager(model, run, 77, monkeypatch)
     (graph,) = graphs_of(run)
-    assert graph._current is not None
-    assert not isinstance(graph._current.run.__globals__["c0"], NewSizes)
+    assert graph._bindings.current is not None
+    assert not isinstance(graph._bindings.current.run.__globals__["c0"], NewSizes)
 
 
 def served(model: nn.Module) -> Any:
@@ -172,6 +172,37 @@ def test_a_size_that_is_wrong_is_found_beside_the_model(stretchy: Callable[..., 
         for rows in (17, 5, 21):
             call(model, run, rows)
     assert [event.kind for event in hub.plans(run)[-1].events if event.kind != "note"][:1] == ["fallback"]
+
+
+def test_what_eager_raises_at_a_new_size_is_raised(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
+    """The call's own error, however the backend answers: an index that a library reads as zero, say."""
+    lenient = "try:\n            outputs = [value + 0 for value in self.module(*inputs)]\n"
+    lenient += "        except IndexError:\n            outputs = [self.module(*[value * 0 for value in inputs])[0] + 0]\n"
+    source = PLUGIN.replace("outputs = [value + 0 for value in self.module(*inputs)]\n", lenient)
+    source = source.replace("dynamic_shapes=True", 'dynamic_shapes=True, dtypes=("float32", "int64")')
+    install_plugin("stretchy", source.format(diary=str(tmp_path / "diary"), bad=BAD, fault="pass"))
+    run = compiled(nn.Embedding(10, 4).eval())
+    with torch.no_grad(), pytest.raises(IndexError):
+        run(torch.tensor([1, 2, 3]))
+        run(torch.tensor([1, 2, 3, 10]))
+    assert hub.plans(run)[-1].backends == ("stretchy",)
+
+
+def test_another_threads_write_is_not_the_backends(stretchy: Callable[..., Path]) -> None:
+    """It stays as it is, and nobody is blamed."""
+    stretchy()
+    run = compiled(OneCluster().eval())
+    x = torch.randn(9, 8)
+    with torch.no_grad():
+        run(torch.randn(5, 8))
+        (graph,) = graphs_of(run)
+        assert graph._bindings.current is not None
+        watched = graph._bindings.current.run.__globals__["c0"]
+        real, was = watched._executable, x.clone()
+        watched._executable = lambda *inputs: (real(*inputs), x.add_(1))[0]
+        run(x)
+    assert torch.equal(x, was + 1 + 1)  # one call for the answer, one on copies
+    assert hub.plans(run)[-1].backends == ("stretchy",)
 
 
 @pytest.mark.parametrize("size", [2, 5, 40, 1000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,8 @@ class Played:
     def __init__(self) -> None:
         self.recorded = 0
         self.is_busy = False
-        self.refuses = False
+        self.refuses = self.in_turn = False
+        self.turns = 0
 
     def is_recording(self) -> bool:
         return self.is_busy
@@ -42,6 +44,14 @@ class Played:
                 output.copy_(new)
 
         return Recording(replay, outputs)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        assert not self.in_turn
+        self.in_turn = True
+        yield
+        self.in_turn = False
+        self.turns += 1
 
 
 def scaled(args: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -243,3 +253,35 @@ def test_nothing_is_collected_while_a_plan_is_recorded() -> None:
     CudaRecorder().record(lambda args: (seen.append(gc.isenabled()), tuple(args))[1], (on("cuda:0"),))
     assert seen == [False]
     assert gc.isenabled()
+
+
+def test_each_replay_takes_its_turn() -> None:
+    """Calls on different streams share the recorded memory, so that one begins after the other has ended."""
+    run, player, _ = recorded()
+    for _ in range(WARM_CALLS + 3):
+        call(run, torch.ones(3))
+    assert (player.turns, player.in_turn) == (3, False)
+
+
+def test_a_turn_waits_for_the_work_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ordered on the device, by an event: the host does not wait."""
+    seen: list[str] = []
+
+    class Event:
+        def record(self, stream: Any) -> None:
+            seen.append(f"{stream.name} records")
+
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_event(self, event: Event) -> None:
+            seen.append(f"{self.name} waits")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    recorder = CudaRecorder()
+    for name in ("one", "two"):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device, name=name: Stream(name))
+        with recorder.turn():
+            seen.append(f"{name} runs")
+    assert seen == ["one runs", "one records", "two waits", "two runs", "two records"]

@@ -126,3 +126,20 @@ def test_another_stream(recordings: list[Recording]) -> None:
         side.synchronize()
     assert_right(found, wanted)
     assert len(recordings) == 1
+
+
+def test_calls_on_two_streams_do_not_mix() -> None:
+    """The recorded run has one place for its inputs and one for its outputs."""
+    model, compiled = compiled_block(("eager",))
+    with torch.no_grad():
+        for _ in range(WARM_CALLS + 1):
+            compiled(new())
+        streams, inputs = [torch.cuda.Stream() for _ in range(2)], [new() for _ in range(20)]
+        torch.cuda.synchronize()
+        found: list[Any] = []
+        for number, x in enumerate(inputs):
+            with torch.cuda.stream(streams[number % 2]):
+                found.append(compiled(x))
+        torch.cuda.synchronize()
+        for x, results in zip(inputs, found, strict=True):
+            assert_right(results, model(x))

@@ -10,10 +10,13 @@ import torch
 
 import hub
 from hub.frontend.direct.compile import program_of
+from hub.frontend.direct.trial import Pause
 from tests import slices
 from tests.generation.tiny import MODELS, built, hf, prompt
 
 TOKENS = 24
+STATE_IN_ATTRIBUTES = ("recurrent_gemma",)
+"""Models whose modules hold the state of generation, as `self.recurrent_states`: it is another object after each call."""
 OPTIONS: Mapping[str, Any] = {"tune": "off", "start": "wait", "backends": ("onnxruntime",)}
 pytestmark = pytest.mark.filterwarnings(
     "ignore::hub.errors.HubWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
@@ -28,17 +31,20 @@ def generated(model: Any, name: str, **how: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", slices.drawn(MODELS, one_in=16))
 def test_generate_chooses_eagers_tokens(name: str) -> None:
-    """All calls but those that are captured go without Dynamo."""
+    """All calls but those that are captured go without Dynamo, unless each replaces attributes of the model."""
     model = built(name)
     expected = generated(model, name)
     compiled = hub.compile(model, options=OPTIONS)
     program = program_of(compiled)
     for _ in range(4):
-        program._to_wait = program._pause = 0
+        program._pauses = {False: Pause(), True: Pause()}
         assert torch.equal(generated(compiled, name), expected)
     before = program._n_uses
     assert torch.equal(generated(compiled, name), expected)
-    assert program._n_uses - before >= TOKENS - 1, program.why_dynamo
+    if name in STATE_IN_ATTRIBUTES:
+        assert program.why_dynamo.startswith("every call writes to")
+    else:
+        assert program._n_uses - before >= TOKENS - 1, program.why_dynamo
     assert any(set(plan.backends) - {"eager"} for plan in hub.plans(compiled))
 
 
@@ -58,7 +64,7 @@ def test_each_way_to_generate_chooses_eagers_tokens(name: str, way: str) -> None
     model = built(name)
     compiled = hub.compile(model, options=OPTIONS)
     for seed in range(4):
-        program_of(compiled)._to_wait = program_of(compiled)._pause = 0
+        program_of(compiled)._pauses = {False: Pause(), True: Pause()}
         found = []
         for one in (model, compiled):
             torch.manual_seed(seed)

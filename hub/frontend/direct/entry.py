@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from hub.errors import FreezeError
-from hub.frontend.compiled import Binding
+from hub.frontend.bindings import Binding
 from hub.frontend.direct.feeding import PLAIN, containers_in, fed, rebuilt
 from hub.frontend.direct.modes import Modes
 from hub.frontend.direct.recorder import Seen
@@ -83,8 +83,8 @@ class Entry:
             raise FreezeError("an input is a dict with keys that are not strings: equal ones can differ, as 1 and 1.0 do")
         weights = watch.tensors
         tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
-        if any(one.layout is not torch.strided for one in (*tensors, *weights)):
-            raise FreezeError("a sparse tensor is read")
+        if any(one.layout is not torch.strided or one.is_nested for one in (*tensors, *weights)):
+            raise FreezeError("a sparse or nested tensor is read")
         if any(one.is_complex() or one.is_neg() for one in weights):  # `Stamps` cannot detect a conjugated tensor
             raise FreezeError("a complex weight is read")
         if len({id(one) for one in (*tensors, *weights)}) < len(tensors) + len(weights):
@@ -167,12 +167,14 @@ def _has_plain_keys(structure: Any) -> bool:
 
 
 def _form(leaf: object) -> tuple[Any, Any]:
+    if isinstance(leaf, torch.Tensor) and leaf.is_nested:  # it has no shape
+        raise TypeError
     return (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
 
 
 def _kind(leaf: object) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return leaf.dtype, tuple(min(size, 2) for size in leaf.shape)
+        return leaf.dtype, None if leaf.is_nested else tuple(min(size, 2) for size in leaf.shape)
     return leaf if isinstance(leaf, (str, bool)) else type(leaf)
 
 

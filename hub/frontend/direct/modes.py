@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 
+from hub.capture.training import is_forward_mode
 from hub.frontend.direct.reads import MISSING
 from hub.frontend.direct.watch import native
 from hub.torch_private import (
@@ -52,7 +53,16 @@ def is_for_eager() -> bool:
 
     Under a transform such as `vmap`, Dynamo would give up on the code for good.
     """
-    return len_torch_dispatch_stack() > 0 or peek_interpreter_stack() is not None or is_tracing()
+    has_mode = len_torch_dispatch_stack() > 0 or peek_interpreter_stack() is not None or is_tracing()
+    return has_mode or is_forward_mode()
+
+
+def saves_by_hooks() -> bool:
+    """Return whether hooks take what is saved for the backward, as those of checkpoints do: they count it.
+
+    The same part of a model has to save the same tensors in the forward and when it is computed again.
+    """
+    return top_saved_tensors_hooks(True) is not None
 
 
 def are_plain() -> bool:
@@ -62,7 +72,7 @@ def are_plain() -> bool:
     """
     return (
         all(ask(*args) is answer for ask, args, answer in _PLAIN)
-        and cast("Any", forward_ad)._current_level < 0
+        and not is_forward_mode()
         and _is_default(cast("Any", eval_frame)._stance)
     )
 

@@ -473,6 +473,7 @@ typedef struct {
     Delete delete;
     CountWrites version;
     NeedGradient needs_gradient;
+    GetKind device_type, device_index;
 } Interface;
 
 typedef struct {
@@ -482,7 +483,7 @@ typedef struct {
     int64_t *layout; /* sizes, then strides */
     int64_t rank;
     int64_t version;
-    int32_t dtype;
+    int32_t dtype, device_type, device_index;
     bool needs_gradient;
 } Stamp;
 
@@ -539,7 +540,8 @@ static int
 fill_stamp(const Interface *call, Stamp *stamp)
 {
     if (call->data(&stamp->body, &stamp->data) || call->rank(&stamp->body, &stamp->rank)
-        || call->dtype(&stamp->body, &stamp->dtype)) {
+        || call->dtype(&stamp->body, &stamp->dtype) || call->device_type(&stamp->body, &stamp->device_type)
+        || call->device_index(&stamp->body, &stamp->device_index)) {
         PyErr_SetString(PyExc_ValueError, "a tensor without memory that can be named");
         return 0;
     }
@@ -577,9 +579,9 @@ static PyObject *
 stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *tensors, *handles;
-    unsigned long long call[8];
-    if (!PyArg_ParseTuple(args, "O!O!(KKKKKKKK)", &PyTuple_Type, &tensors, &PyTuple_Type, &handles, &call[0], &call[1],
-                          &call[2], &call[3], &call[4], &call[5], &call[6], &call[7]))
+    unsigned long long call[10];
+    if (!PyArg_ParseTuple(args, "O!O!(KKKKKKKKKK)", &PyTuple_Type, &tensors, &PyTuple_Type, &handles, &call[0], &call[1],
+                          &call[2], &call[3], &call[4], &call[5], &call[6], &call[7], &call[8], &call[9]))
         return NULL;
     Py_ssize_t n = PyTuple_GET_SIZE(tensors);
     if (PyTuple_GET_SIZE(handles) != n) {
@@ -592,7 +594,8 @@ stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     self->held = Py_NewRef(args);
     self->call = (Interface){(GetPointer)(uintptr_t)call[0],  (GetNumber)(uintptr_t)call[1],   (GetNumbers)(uintptr_t)call[2],
                              (GetNumbers)(uintptr_t)call[3],  (GetKind)(uintptr_t)call[4],     (Delete)(uintptr_t)call[5],
-                             (CountWrites)(uintptr_t)call[6], (NeedGradient)(uintptr_t)call[7]};
+                             (CountWrites)(uintptr_t)call[6], (NeedGradient)(uintptr_t)call[7],
+                             (GetKind)(uintptr_t)call[8],     (GetKind)(uintptr_t)call[9]};
     if ((self->stamps = room(n, sizeof(Stamp))) == NULL)
         goto failed;
     self->n_stamps = n;
@@ -612,6 +615,15 @@ stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 failed:
     Py_DECREF(self);
     return NULL;
+}
+
+/* Return whether a tensor whose memory has moved is on another device now, which its class and form do not tell. */
+static bool
+has_changed_device(const Interface *call, Stamp *stamp)
+{
+    int32_t type, index;
+    return call->device_type(&stamp->body, &type) || type != stamp->device_type
+           || call->device_index(&stamp->body, &index) || index != stamp->device_index;
 }
 
 static PyObject *
@@ -638,6 +650,8 @@ stamps_compare(Stamps *self, PyObject *Py_UNUSED(ignored))
         for (int64_t d = 0; d < rank; d++)
             if (sizes[d] != stamp->layout[d] || strides[d] != stamp->layout[rank + d])
                 return PyLong_FromLong(CHANGED);
+        if (data != stamp->data && has_changed_device(call, stamp))
+            return PyLong_FromLong(CHANGED);
         if (call->version(handle) != stamp->version || data != stamp->data)
             found = WRITTEN;
     }

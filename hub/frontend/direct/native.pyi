@@ -29,7 +29,7 @@ class Stamps:
         cls,
         tensors: tuple[Any, ...],
         handles: tuple[Any, ...],
-        functions: tuple[int, int, int, int, int, int, int, int],
+        functions: tuple[int, ...],
         /,
     ) -> Stamps: ...
     def compare(self) -> int:

@@ -21,15 +21,17 @@ from torch import fx
 from hub.capture.call import forget_compiled
 from hub.capture.frames import captured_for_hub
 from hub.config.options import resolve
-from hub.errors import FreezeError
+from hub.errors import FreezeError, warn_user
 from hub.frontend.checking import check_names
 from hub.frontend.direct.entry import Entry, Inputs
 from hub.frontend.direct.general import General, apart, generated, is_known
-from hub.frontend.direct.modes import Modes, are_plain, is_for_eager
-from hub.frontend.direct.reads import Unwatched, find
+from hub.frontend.direct.modes import Modes, are_plain, is_for_eager, saves_by_hooks
+from hub.frontend.direct.reads import Step, Unwatched, find
 from hub.frontend.direct.recorder import Capture, Captures, Recorder, Seen
+from hub.frontend.direct.trial import Pause, Trial, usual
 from hub.frontend.direct.watch import CHANGED, SAME, Watch, why_unwatched
 from hub.frontend.dynamo import hub_backend
+from hub.frontend.ownership import frames_behind, graphs_of
 from hub.process.environment import environment_now
 from hub.process.forks import freed_in_forks
 from hub.process.traffic import TRAFFIC
@@ -41,8 +43,8 @@ MAX_GENERAL = 8
 """Maximum number of programs that serve many forms, each in one set of modes. The oldest is evicted first."""
 MAX_MISSED = 64
 """Maximum number of forms of calls that are remembered until they come a second time."""
-MAX_PAUSE = 1024
-"""Maximum number of calls through Dynamo between two attempts to skip it: for models that change in every call."""
+MAX_TRIALS = 8
+"""Maximum number of forms of calls that are compared with eager as a whole. Other forms go as most of these do."""
 MIN_USES = 16
 """Number of calls without Dynamo after which an attempt has paid off, so that the next one need not wait."""
 SAMPLE = 16
@@ -75,6 +77,8 @@ class _Armed:
     """The entries and programs by which calls may skip Dynamo while the watch holds."""
 
     watch: Watch
+    steps: tuple[Step, ...]
+    """What the watch was made from: all that the programs captured until then read."""
     entries: tuple[Entry, ...] = ()
     general: tuple[General, ...] = ()
 
@@ -104,6 +108,7 @@ class Program:
             options={**options, "guard_filter_fn": self._captures.guarded_by},
         )
         """`_call` compiled by Dynamo. It takes the model, the inputs and the keyword inputs."""
+        self._frames = frames_behind(self.compiled)
         # Otherwise PyTorch would keep the plans.
         weakref.finalize(self, forget_compiled, code, "its model no longer exists").atexit = False
         self.why_dynamo = why_unwatched() or "it has not been called often enough: the third call of a form goes without"
@@ -120,7 +125,13 @@ class Program:
         """Seconds spent in eager by calls whose kind of inputs is not captured yet, keyed by kind."""
         self._capture_s = 0.0
         """Seconds of the last capture."""
-        self._pause = self._to_wait = self._n_uses = 0
+        self._trials: dict[Any, Trial] = {}
+        """Comparisons of calls through Dynamo with eager ones, by form of call: of those that are several graphs."""
+        self._n_captured = 0
+        """Number of frames that had been captured when the trials began."""
+        self._pauses = {False: Pause(), True: Pause()}
+        """Calls without and with gradients: training steps need Dynamo, and evaluations between them do not."""
+        self._n_uses = 0
         self.lock = freed_in_forks(threading.Lock())
         """Held while calls of graphs are recorded: a graph has only one observer."""
 
@@ -167,17 +178,30 @@ class Program:
         is_served = isinstance(self.function, torch.nn.Module) and not self.function.training
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_served):
             self.compiled(self.function, args, kwargs)
+            if (why := self._captures.why_no_more()) and not self._is_known(args, kwargs):
+                warn_user(f"an example was not captured: {why}")
+
+    def _is_known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether Dynamo has captured a program for such a call."""
+        return is_known(self._code, {MODEL: self.function, ARGS: args, KWARGS: kwargs})
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._is_lazy or torch.compiler.is_compiling() or is_for_eager() or is_fx_symbolic_tracing():
             return self.function(*args, **kwargs)  # another compiler traces this call, and must see the model itself
-        if not self._is_called and self._is_first_in_eager():
+        may_be_eager = not saves_by_hooks()
+        if not self._is_called and self._is_first_in_eager() and may_be_eager:
             return self.function(*args, **kwargs)
         if (entered := _entered(self.function)) != self._entered:
             self._forget(entered)
-        if not self._is_captured and self._starts_in_eager and self.lock.locked():
+        if not self._is_captured and self._starts_in_eager and may_be_eager and self.lock.locked():
             return self.function(*args, **kwargs)  # another thread captures it; every call through Dynamo would repeat that
+        if (trial := self._trial(args, kwargs)) is not None and trial.is_eager:
+            return self.function(*args, **kwargs)
         if not self._is_worth_watching() or not self.lock.acquire(blocking=False):
+            if trial is not None:
+                return self._tried(trial, args, kwargs)
+            if self._starts_in_eager and may_be_eager and self.lock.locked() and not self._is_known(args, kwargs):
+                return self.function(*args, **kwargs)  # as above: Dynamo would capture it once for each thread
             return self.compiled(self.function, args, kwargs)
         try:
             return self._watched(args, kwargs)
@@ -196,9 +220,63 @@ class Program:
     def _forget(self, entered: tuple[Any, ...]) -> None:
         """Recapture everything, since the model's own code was replaced: Dynamo makes no guard on that."""
         self._entered, self._armed = entered, None
+        self._trials.clear()
         self._captures.functions = entered[::2]
         reset_code(self._code)
         self._captures.forget()
+
+    def _trial(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trial | None:
+        """Return the comparison with eager for calls of this form; None if none is due.
+
+        None is due for calls that are one graph, whose plan was compared with eager as a whole, where gradients are
+        recorded, since the backward is a part of what a call costs, or where the options choose what runs.
+        """
+        if not self._trials or torch.is_grad_enabled() or torch.cuda.is_initialized() or not are_plain():
+            return None
+        if not self._may_try:
+            return None
+        if self._frames.made != self._n_captured:
+            self._trials = {key: Trial() for key in list(self._trials)}  # a copy: other threads add to it
+            self._n_captured = self._frames.made
+        try:
+            found = self._trials.get(Inputs(args, kwargs).key())
+        except TypeError:  # an input that cannot be hashed
+            return None
+        return usual(list(self._trials.values())) if found is None and len(self._trials) >= MAX_TRIALS else found
+
+    def _note_parts(self, inputs: Inputs, *, is_in_parts: bool) -> None:
+        """Begin a comparison for calls of this form if one has run several graphs, or Python beside one; else end it."""
+        if torch.is_grad_enabled():
+            return
+        try:
+            key = inputs.key()
+            if not is_in_parts:
+                self._trials.pop(key, None)
+            elif len(self._trials) < MAX_TRIALS:
+                self._n_captured = self._n_captured if self._trials else self._frames.made
+                self._trials.setdefault(key, Trial())
+        except TypeError:  # an input that cannot be hashed
+            return
+
+    @functools.cached_property
+    def _may_try(self) -> bool:
+        chosen = resolve(self.options, environment_now(), Path.cwd())
+        has_choice = chosen.backends or chosen.force or chosen.plan or chosen.shadow
+        return not (chosen.strict or has_choice or chosen.tune == "off")
+
+    def _is_planned(self) -> bool:
+        return all(graph.is_over() for graph in graphs_of(self.compiled))
+
+    def _tried(self, trial: Trial, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        was = trial.is_eager
+        compiled = functools.partial(self.compiled, self.function, args, kwargs)
+        result = trial.run(compiled, functools.partial(self.function, *args, **kwargs), self._is_planned)
+        if was is None and trial.is_eager:
+            taken = f"{1e3 * trial.eager_s:.3g} ms in eager, {1e3 * trial.compiled_s:.3g} ms through Dynamo"
+            self.why_dynamo = f"calls run in eager, which is faster: {taken}"
+            for graph in graphs_of(self.compiled)[:1]:
+                graph.note_time(f"the model's calls run in eager, not as planned: a call takes {taken}")
+        return result
 
     @property
     def _may_spare_captures(self) -> bool:
@@ -215,18 +293,18 @@ class Program:
 
     def _is_worth_watching(self) -> bool:
         """Return whether to record this call. If the pause is not over, count it down."""
-        if self._to_wait > 0:
-            self._to_wait -= 1
+        if not are_plain():
+            self.why_dynamo = "a mode of PyTorch intercepts its operators, such as the one of torch.set_default_device"
             return False
-        return self._can_watch and are_plain()
+        return self._can_watch and self._pauses[torch.is_grad_enabled()].is_over()
 
     def _watched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Make the call through Dynamo, and prepare a path without Dynamo for calls like it.
 
         The objects that the program reads are noted before the call, so that Dynamo's guards check the noted state.
         """
-        n_made = self._captures.n_made
-        watch, modes, inputs = self._watch_now(args, kwargs), Modes(), Inputs(args, kwargs)
+        n_made, steps = self._captures.n_made, self._captures.steps
+        watch, modes, inputs = self._watch_now(steps, args, kwargs), Modes(), Inputs(args, kwargs)
         start = time.perf_counter()
         with Recorder(self._captures.graphs()) as recorder:
             result = self.compiled(self.function, args, kwargs)
@@ -240,10 +318,10 @@ class Program:
         way = self._way(watch, modes, inputs, recorder.calls, result)
         if isinstance(way, Unwatched):
             self.why_dynamo = str(way)
-            self._wait_longer()
+            self._pauses[torch.is_grad_enabled()].grow()
         elif way is not None and isinstance(watch, Watch):
             armed = self._armed
-            self._armed = (armed if armed is not None and armed.watch is watch else _Armed(watch)).more(way)
+            self._armed = (armed if armed is not None and armed.watch is watch else _Armed(watch, steps)).more(way)
             self.why_dynamo = ""
         return result
 
@@ -252,6 +330,7 @@ class Program:
     ) -> Entry | General | Unwatched | None:
         """Return the entry or program for calls like this one, or why they need Dynamo; None if that is undecided."""
         capture = _only_capture(calls, self._captures)
+        self._note_parts(inputs, is_in_parts=isinstance(capture, Unwatched))
         if isinstance(capture, Unwatched):
             return capture
         if not isinstance(watch, Watch):
@@ -268,19 +347,24 @@ class Program:
         general = _general(watch, modes, capture, self._code, self._globals, may_have_entry=entry is None)
         return general if general is not None else entry
 
-    def _watch_now(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Watch | Unwatched | None:
+    def _watch_now(
+        self, steps: tuple[Step, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Watch | Unwatched | None:
         """Return a watch of all that captured programs read, the current one if it still holds. None before any capture."""
         if (armed := self._armed) is not None:
-            if armed.watch.compare() != CHANGED:
+            # Programs are also captured by calls that are not recorded: in other threads, by `through_dynamo`, in a pause.
+            is_whole = armed.steps is steps
+            if is_whole and armed.watch.compare() != CHANGED:
                 return armed.watch
             self._armed = None
-            if self._n_uses >= MIN_USES:
-                self._pause = 0
-            self._n_uses = 0
-        if not self._captures.steps:
+            if is_whole:
+                if self._n_uses >= MIN_USES:
+                    self._pauses[torch.is_grad_enabled()].n_calls = 0
+                self._n_uses = 0
+        if not steps:
             return None
         scope = {"L": {MODEL: self.function, ARGS: args, KWARGS: kwargs}, "G": self._globals}
-        found = find(self._captures.steps, scope, self._entered[::2])
+        found = find(steps, scope, self._entered[::2])
         return found if isinstance(found, Unwatched) else Watch(found)
 
     def _comes_again(self, inputs: Inputs) -> bool:
@@ -293,10 +377,6 @@ class Program:
             return False
         _note(self._missed, key, None)
         return False
-
-    def _wait_longer(self) -> None:
-        self._pause = min(max(1, 2 * self._pause), MAX_PAUSE)
-        self._to_wait = self._pause
 
 
 def _note(kept: dict[Any, Any], key: Any, value: Any) -> None:
@@ -333,6 +413,8 @@ def _entered(model: Any) -> tuple[Any, ...]:
 def _only_capture(calls: list[Seen], captures: Captures) -> Capture | Unwatched:
     """Return the program that a call through Dynamo ran, or why calls like it have to go through Dynamo, too."""
     if not calls and not torch.is_grad_enabled() and not is_any_autocast_enabled():
+        if why := captures.why_no_more():
+            return Unwatched("", why)
         return Unwatched(
             "", "Python runs between its graphs (TORCH_LOGS=graph_breaks shows where), or an operator such as vmap"
         )

@@ -388,6 +388,8 @@ def _note_tensor(tensor: torch.Tensor, reads: Reads) -> str:
         return f"changes of {type_of(tensor)} cannot be seen"
     if tensor.is_inference():  # reading its version counter would abort the process
         return "PyTorch does not count writes to a tensor that was made in inference mode"
+    if tensor.is_complex() or tensor.is_neg():
+        return "it cannot be seen whether a complex tensor is conjugated"
     reads.tensors[id(tensor)] = tensor
     reads.objects[id(tensor)] = tensor
     return ""

@@ -16,7 +16,14 @@ from typing import Any, cast
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.general import Check, checked
 from hub.frontend.direct.reads import Needs, Step, needs_of, root_of
-from hub.torch_private import CompileContext, GuardFilterEntry, InstructionTranslator, Source
+from hub.torch_private import (
+    CompileContext,
+    GuardFilterEntry,
+    InstructionTranslator,
+    Source,
+    dynamo_config,
+    get_cache_entry_list,
+)
 
 HOOKS_ON_ALL = frozenset({
     "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
@@ -89,11 +96,11 @@ class Captures:
         _guard_hooks(entries)
         made, self._made = self._made, None
         if made is not None:
-            self.n_made += 1
             capture = self._captured(made, entries)
             self._all = (*(one for one in self._all if one.graph() is not None), capture)
             found = (step for one in self._all for step in one.needs.steps)
             self.steps = tuple({(step.source, step.is_read, step.is_deep): step for step in found}.values())
+            self.n_made += 1  # last: another thread that sees this number sees the steps, too
         return [True] * len(entries)
 
     def _captured(self, made: _Made, entries: Sequence[GuardFilterEntry]) -> Capture:
@@ -112,6 +119,14 @@ class Captures:
     def why_last(self) -> str:
         """Return why the program that was captured last needs Dynamo; "" if no reason is known."""
         return self._all[-1].more.breaks if self._all else ""
+
+    def why_no_more(self) -> str:
+        """Return why Dynamo captures no more programs of the code; "" if it does."""
+        code, limit = self._code(), dynamo_config.recompile_limit
+        if code is None or len(get_cache_entry_list(code)) < limit:
+            return ""
+        setting = "torch._dynamo.config.recompile_limit"
+        return f"{limit} programs of it are captured, and PyTorch captures no more ({setting}); other calls run in eager"
 
     def graphs(self) -> list[CompiledGraph]:
         """Return the graphs that are still alive."""

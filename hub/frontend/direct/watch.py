@@ -30,6 +30,7 @@ _FUNCTIONS = (
     "aoti_torch_delete_tensor_object",
     "_ZNK2at10TensorBase8_versionEv",
     "_ZNK3c1010TensorImpl13requires_gradEv",
+    *(f"aoti_torch_get_device_{name}" for name in ("type", "index")),
 )
 """Functions of PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), and two C++ functions without a counterpart
 there, by their mangled names on Linux and macOS: `at::TensorBase::_version() const` and

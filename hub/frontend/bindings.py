@@ -1,0 +1,104 @@
+"""Plans built for certain weights: which one a call runs, and when none holds any more."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from hub.dispatch.recorded import Run
+from hub.dispatch.weights import WeightGuard
+from hub.process.forks import never_freed
+
+MAX_BINDINGS = 4
+"""Maximum number of sets of weights with executables of their own: models of one class share a captured graph."""
+MAX_CHANGES = 3
+"""Number of weight changes after which weights become inputs: recompiling at each optimizer step would never pay."""
+
+
+class Binding:
+    """One plan built for one set of weights. The plan is freed with them, even if this object is still referenced."""
+
+    __slots__ = ("__weakref__", "guard", "is_final", "run")
+
+    def __init__(self, positions: Sequence[int], args: Sequence[Any]) -> None:
+        """Guard the weights at `positions` among the arguments of a call. `run` is set once the plan is built."""
+        own = weakref.ref(self)
+
+        def end() -> None:
+            if (binding := own()) is not None:
+                binding.run = _ended
+
+        self.guard = WeightGuard(positions, args, end)
+        self.is_final = True
+        """False if it serves only while the plan for its weights is being made."""
+        self.run: Run = _ended
+
+
+def _ended(_: Sequence[Any]) -> tuple[Any, ...]:
+    """Replace a plan whose weights are freed. It is never called, since the guard no longer holds."""
+    raise RuntimeError("a plan was called whose weights are freed")
+
+
+class Bindings:
+    """The bindings of one graph. Its owner holds a lock around every method that changes them."""
+
+    __slots__ = ("_all", "current", "n_changes", "n_cleared")
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._all: list[Binding] = []
+        self.current: Binding | None = None
+        """What the next call tries first."""
+        self.n_changes = 0
+        """How often weights have changed under a binding."""
+        self.n_cleared = 0
+        """How often all were discarded: what is being built meanwhile may hold weights from before."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many sets of weights have executables as may have."""
+        return sum(one.is_final for one in self._all) >= MAX_BINDINGS
+
+    def find(self, args: Sequence[Any]) -> Binding | None:
+        """Return the binding for the weights among these arguments, a final one if there is one; make it current."""
+        for binding in sorted(self._all, key=lambda one: not one.is_final):
+            if binding.guard.holds(args):
+                self._make_current(binding)
+                return binding
+        return None
+
+    def add(self, binding: Binding) -> None:
+        """Add a binding and make it current. The oldest goes if there are too many."""
+        self._all = [*self._all[-(MAX_BINDINGS - 1) :], binding]
+        self._make_current(binding)
+
+    def replace_waiting(self, *bindings: Binding) -> None:
+        """Put bindings in the place of those that serve only meanwhile. The next call chooses among them."""
+        fresh = [one for one in self._all if one.is_final and one.guard.is_fresh()]
+        self._all, self.current = [*fresh[-(MAX_BINDINGS - 1) :], *bindings], None
+
+    def drop_waiting(self) -> None:
+        """Drop those that serve only meanwhile."""
+        self._all = [one for one in self._all if one.is_final]
+
+    def drop_stale(self) -> None:
+        """Drop those whose weights have changed, and count them."""
+        fresh = [one for one in self._all if one.guard.is_fresh()]
+        self.n_changes += len(self._all) - len(fresh)
+        self._all = fresh
+
+    def clear(self) -> None:
+        """Discard all, so that the next call reads every weight again."""
+        self._all, self.current = [], None
+        self.n_cleared += 1
+
+    def abandon(self) -> None:
+        """Discard all without freeing what they hold. Called in a fork, where that would wait for lost threads."""
+        never_freed([one.run for one in self._all])
+        self._all, self.current = [], None
+
+    def _make_current(self, binding: Binding) -> None:
+        """Let the next call try this one first, unless it runs only meanwhile: then it takes any weights, also others'."""
+        is_first = binding.is_final or not any(one.is_final for one in self._all)
+        self.current = binding if is_first else None
