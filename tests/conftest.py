@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from hub.discovery import registry as registry_module
-from hub.frontend import compiled
+from hub.frontend import record
 from hub.plan import Plan
 from hub.process.modes import modes, set_modes
-from tests import slices
+from tests import ledger, slices
 
 Install = Callable[[str, str], None]
 
@@ -28,6 +28,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell makes backgroun
 
 COMPILED_SLOWLY = ("iree",)
 """Backends that start a compiler for each program: tests of every backend include them in one slice only."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Enter long tests that pass in the ledger, if the environment asks for it."""
+    ledger.install(config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -48,6 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         elif one_in > 1 and not is_slow:
             item.add_marker(pytest.mark.sampled)
+    if ledger.SINCE:
+        ledger.skip_passed(items, ledger.SINCE, ledger.passed())
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -103,14 +110,14 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 def plans_made(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """Return every plan that this process makes during the test: one for each binding that is built."""
     found: list[Plan] = []
-    observe = compiled.observe
+    observe = record.observe
 
     def observed(registry: Any, hook: str, **facts: Any) -> None:
         if hook == "hub_plan_made":
             found.append(facts["plan"])
         observe(registry, hook, **facts)
 
-    monkeypatch.setattr(compiled, "observe", observed)
+    monkeypatch.setattr(record, "observe", observed)
     return found
 
 
