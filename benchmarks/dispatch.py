@@ -20,6 +20,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,8 @@ def checks() -> dict[str, float]:
         binding = graph.current()
         assert binding is not None
         binding.run = lambda _: result
-    ways["hub.freeze"]._run = lambda _: result  # pyright: ignore[reportPrivateUsage, reportUnknownLambdaType]
+    frozen = ways["hub.freeze"]
+    frozen._state = replace(frozen._state, run=lambda _: result)  # pyright: ignore[reportPrivateUsage, reportUnknownLambdaType]
     calls: dict[str, Call] = {name: (lambda way=way: way(*inputs)) for name, way in ways.items()}
     warm = interleaved_us(calls)
     memory = numpy.zeros(COLD_BYTES, dtype=numpy.uint8)
