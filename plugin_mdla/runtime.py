@@ -167,7 +167,9 @@ class Board:
             self._check_alive()
             given, kept = _inputs(inputs)
             wanted, outputs = self._outputs()
-            code = self._in_time(function, lambda: getattr(self._library, function)(self._handle, *given, *wanted), kept)
+            code = self._in_time(
+                function, lambda: getattr(self._library, function)(self._handle, *given, *wanted), (kept, outputs)
+            )
             _check(function, code)
             _check_sizes(function, wanted[1], outputs)
             return outputs
@@ -242,15 +244,17 @@ class Board:
         return _pointers(outputs), outputs
 
     def _in_time(self, name: str, call: Callable[[], int], kept: Any) -> int:
-        """Run a call of the library in a separate thread: a hung call cannot be ended, and must not block the caller."""
+        """Run a call of the library in a separate thread: a hung call cannot be ended, and must not block the caller.
+
+        The thread keeps `kept`, the arrays that the call reads and writes, until the call returns.
+        """
         codes: list[int] = []
-        worker = threading.Thread(target=lambda: codes.append(call()), name=f"mdla {name}", daemon=True)
+        worker = threading.Thread(target=lambda _: codes.append(call()), args=(kept,), name=f"mdla {name}", daemon=True)
         worker.start()
         worker.join(self._timeout_s)
         if worker.is_alive():
             self._dead = f"{name} did not answer within {self._timeout_s:g} s"
             self._owner.is_busy = True
-            self._pending.append((kept,))
             raise RunError(
                 f"{self._dead}; the board is not used any more", backend=_NAME, hint="HUB_MDLA_TIMEOUT_S sets the limit"
             )

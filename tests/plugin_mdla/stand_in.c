@@ -193,6 +193,7 @@ int ie_run(void *ctx, const float *const *in, const uint64_t *in_elements, unsig
     if (told("run")) return -1;
     if (told("strange")) return -7;
     if (told("hang")) sleep(30);
+    if (told("nap")) sleep(1);
     if (n_out != 1 || !out[0] || out_elements[0] != count(c, 0)) return -1;
     if (compute(c, in, in_elements, n_in, out[0])) return -1;
     if (told("short")) out_elements[0]--;

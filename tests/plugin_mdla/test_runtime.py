@@ -166,6 +166,25 @@ def test_a_hanging_board_is_left_alone(stand_in: ctypes.CDLL, library_path: Path
     assert done.stdout.count("ie_run did not answer within 0.2 s") == 2
 
 
+def test_a_board_that_answers_too_late_writes_to_living_memory(
+    stand_in: ctypes.CDLL, library_path: Path, tmp_path: Path
+) -> None:
+    """The result of a call that was given up is written when it comes: its memory, a mapping of its own, is there."""
+    binary = tmp_path / "large.bin"
+    binary.write_text("MDLA x 1024x1024")
+    code = (
+        "import gc, time, numpy as np; from plugin_mdla.runtime import *\n"
+        f"c.CDLL({str(library_path)!r}).stand_in_fault(b'nap')\n"
+        f"board = Board(Library({str(library_path)!r}), timeout_s=0.1)\n"
+        f"board.load(Path({str(binary)!r}))\n"
+        "try: board.run([np.zeros((1024, 1024), np.float32)])\n"
+        "except RunError as error: print(error.message)\n"
+        "gc.collect(); time.sleep(2); print('alive', flush=True); __import__('os')._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25, check=False)
+    assert (done.returncode, done.stdout.split("\n")[1:]) == (0, ["alive", ""]), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("version", ["2018.9", "new", ""])
 def test_another_version_is_refused(version: str, stand_in: ctypes.CDLL, library: Library) -> None:
     """A version that is too old or unreadable raises; the process lives, and the context is freed."""
