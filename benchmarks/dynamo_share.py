@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from hub.bench.models import load_model
+from hub.capture.frames import captured_for_hub
 from hub.frontend.compiled import CompiledGraph
+from hub.frontend.dynamo import hub_backend
 
 CALLS = 80
 MAX_POINTERS = 100_000
@@ -26,8 +28,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("--all-guards", action="store_true", help="with all of Dynamo's guards before each call")
     parser.add_argument("--dict-tags", action="store_true", help="with the cheaper guards that PyTorch 2.12 turned off")
     given = parser.parse_args()
+    if given.all_guards:
+        captured_for_hub(hub_backend)
     if given.dict_tags:
         from hub.torch_private import dynamo_config
 

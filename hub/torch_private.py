@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from torch import _TorchCompileWrapper as TorchCompileWrapper  # pyright: ignore[reportPrivateUsage]
     from torch import compiler
     from torch._C import _DisableAutocast as DisableAutocast  # pyright: ignore[reportPrivateUsage]
+    from torch._C import _EnableTorchFunction as EnableTorchFunction  # pyright: ignore[reportPrivateUsage]
     from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage]
+    from torch._C import _is_torch_function_enabled as is_torch_function_enabled  # pyright: ignore[reportPrivateUsage]
     from torch._C import _set_grad_enabled as set_grad_enabled  # pyright: ignore[reportPrivateUsage]
     from torch._C._dynamo.eval_frame import (
         _debug_get_cache_entry_list as get_cache_entry_list,  # pyright: ignore[reportPrivateUsage]
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.convert_frame import compile_lock
     from torch._dynamo.eval_frame import OptimizedModule, cached_backends, innermost_fn
+    from torch._dynamo.eval_frame import _TorchDynamoContext as DynamoContext  # pyright: ignore[reportPrivateUsage]
     from torch._dynamo.exc import (
         BackendCompilerFailed,
         InternalTorchDynamoError,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     )
     from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper
     from torch._dynamo.guards import _get_closure_vars as get_closure_vars  # pyright: ignore[reportPrivateUsage]
+    from torch._dynamo.hooks import Hooks
     from torch._dynamo.source import ConstantSource, is_from_unspecialized_param_buffer_source
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._dynamo.types import (
@@ -325,6 +329,14 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
         "TorchCompileWrapper": _class(
             "torch:_TorchCompileWrapper", "What `torch.compile` makes of a backend; the plans of one call are found by it."
         ),
+        "DynamoContext": _class(
+            "torch._dynamo.eval_frame:_TorchDynamoContext",
+            "The object that lives as long as a compiled model, to keep what belongs to it.",
+        ),
+        "Hooks": _class(
+            "torch._dynamo.hooks:Hooks",
+            "What Dynamo calls while it captures a frame, to see its guards.",
+        ),
         "OptimizedModule": _class("torch._dynamo.eval_frame:OptimizedModule", "The class of compiled modules."),
         "innermost_fn": _function("torch._dynamo.eval_frame:innermost_fn", "The function behind a compiled one."),
         "cached_backends": _value(
@@ -405,6 +417,13 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
             "torch._C:_is_any_autocast_enabled", "Asks for all devices at once; `torch.is_autocast_enabled` asks for one."
         ),
         "DisableAutocast": _class("torch._C:_DisableAutocast", "Disables it for all devices; `torch.autocast` takes one."),
+        "EnableTorchFunction": _class(
+            "torch._C:_EnableTorchFunction",
+            "Puts back what Dynamo disables while it checks guards; the reverse is public.",
+        ),
+        "is_torch_function_enabled": _function(
+            "torch._C:_is_torch_function_enabled", "Whether it is disabled; no public function says."
+        ),
         "set_grad_enabled": _function(
             "torch._C:_set_grad_enabled", "The very function that Dynamo writes into graphs; the public form is a class."
         ),

@@ -249,7 +249,11 @@ class Board:
         The thread keeps `kept`, the arrays that the call reads and writes, until the call returns.
         """
         codes: list[int] = []
-        worker = threading.Thread(target=lambda _: codes.append(call()), args=(kept,), name=f"mdla {name}", daemon=True)
+
+        def run(_: Any) -> None:
+            codes.append(call())
+
+        worker = threading.Thread(target=run, args=(kept,), name=f"mdla {name}", daemon=True)
         worker.start()
         worker.join(self._timeout_s)
         if worker.is_alive():

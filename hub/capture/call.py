@@ -24,7 +24,7 @@ from hub.torch_private import (
 OWN_SLOT = "_hub_program"
 """Attribute of what `hub.compile` returns that holds the object that runs its calls. Set once."""
 _NO_LIMIT = 2**31
-_SETTINGS = {
+_SETTINGS: Mapping[str, Any] = {
     "automatic_dynamic_shapes": False,  # use only the sizes of this call, and do not remember them
     "recompile_limit": _NO_LIMIT,
     "accumulated_recompile_limit": _NO_LIMIT,

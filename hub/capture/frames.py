@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import fx, nn
@@ -37,6 +37,7 @@ from hub.torch_private import (
     FakeTensorMode,
     FrameAction,
     FrameExecStrategy,
+    Hooks,
     InternalTorchDynamoError,
     ObservedException,
     TorchRuntimeError,
@@ -174,18 +175,40 @@ def is_part_of_a_call(module: fx.GraphModule) -> bool:
     return bool(getattr(reason, "graph_break", False)) or any(code() is not codes[-1]() for code in codes[:1])
 
 
+class Around(Protocol):
+    """What is done around the capture of one frame; a context manager."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def hooks(self, given: Hooks) -> Hooks:
+        """Return the hooks for Dynamo, given those of the call of `torch.compile`."""
+        ...
+
+    def install(self, captured: ConvertFrameReturn) -> None:
+        """Change what Dynamo will keep of the captured frame."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Capture:
     settings: Mapping[str, Any]
     frames: Frames | None
+    around: Callable[[CodeType], Around] | None
 
 
-def captured_for_hub(backend: Backend, *, frames: Frames | None = None, **settings: Any) -> Backend:
+def captured_for_hub(
+    backend: Backend,
+    *,
+    frames: Frames | None = None,
+    around: Callable[[CodeType], Around] | None = None,
+    **settings: Any,
+) -> Backend:
     """Mark a backend as one of the hub's, for which frames are captured as this module describes. Return it.
 
-    `frames` is the record for a backend of one model; if it is None, `frames_of` provides it. `settings` are Dynamo's.
+    `frames` is the record for a backend of one model; if it is None, `frames_of` provides it. `around` is called for each
+    frame. `settings` are Dynamo's.
     """
-    setattr(backend, _CAPTURE, _Capture(settings, frames))
+    setattr(backend, _CAPTURE, _Capture(settings, frames, around))
     return backend
 
 
@@ -212,7 +235,9 @@ def _capture_of(wrapper: object) -> _Capture | None:
 def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap Dynamo's function that captures one frame, so that it applies the settings for the hub's backends."""
     names = list(inspect.signature(capture).parameters)
-    code, variables, cells, backend, one_graph = map(names.index, ("code", "locals", "closure", "compiler_fn", "one_graph"))
+    code, variables, cells, backend, one_graph, hooks = map(
+        names.index, ("code", "locals", "closure", "compiler_fn", "one_graph", "hooks")
+    )
 
     @functools.wraps(capture)
     def capture_frame(*args: Any, **kwargs: Any) -> Any:
@@ -241,7 +266,7 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
             was_quiet, _quiet.is_on = _quiet.is_on, may_fail
             outer, _capturing.frames = _capturing.frames, frames
             try:
-                captured = capture(*args, **kwargs)
+                captured = _captured(capture, own, hooks, code, args, kwargs)
             except Unsupported as error:
                 frames.stop(_stop(error.msg, error.real_stack))
                 left.calls += 1
@@ -271,6 +296,18 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
     return capture_frame
 
 
+def _captured(
+    capture: Callable[..., Any], own: _Capture, hooks: int, code: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Capture one frame, and let `own.around` take part. `hooks` and `code` are positions in `args`."""
+    if own.around is None:
+        return capture(*args, **kwargs)
+    with own.around(args[code]) as around:
+        captured = capture(*args[:hooks], around.hooks(args[hooks]), *args[hooks + 1 :], **kwargs)
+        around.install(captured)
+        return captured
+
+
 def _is_strict(wrapper: object) -> bool:
     """Return whether the options of a call of `torch.compile` or `hub.compile` are strict: failures are errors then."""
     given: Any = getattr(wrapper, "kwargs", None) or {}
@@ -280,9 +317,8 @@ def _is_strict(wrapper: object) -> bool:
 
 def _is_the_hubs(error: BaseException) -> bool:
     """Return whether an error comes from the hub's own code, which PyTorch calls while it captures a frame."""
-    trace = error.__traceback__
-    places = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(trace and trace.tb_next))
-    return any(str(place).partition(".")[0] == "hub" for place in places)
+    places = (str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(place.partition(".")[0] == "hub" for place in places if place != __name__)
 
 
 def _stop(reason: str, stack: Iterable[Any]) -> Stop:

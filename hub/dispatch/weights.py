@@ -61,6 +61,10 @@ class WeightGuard:
             and tuple(map(_address, weights)) == self._addresses
         )
 
+    def is_among(self, weights: frozenset[int]) -> bool:
+        """Return whether each weight is one of these, given by identity."""
+        return weights.issuperset(self._identities)
+
     def is_fresh(self) -> bool:
         """Return whether the remembered weights live and are unchanged, regardless of a call's arguments."""
         weights = [weight for reference in self._references if (weight := reference()) is not None]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from hub.dispatch.recorded import Run
 from hub.dispatch.weights import WeightGuard
@@ -14,6 +15,22 @@ MAX_BINDINGS = 4
 """Maximum number of sets of weights with executables of their own: models of one class share a captured graph."""
 MAX_CHANGES = 3
 """Number of weight changes after which weights become inputs: recompiling at each optimizer step would never pay."""
+
+
+class Witness(Protocol):
+    """What was checked before a program is called, and spares the check of each weight."""
+
+    def holds(self, graph: object, binding: Binding, args: Sequence[Any]) -> bool:
+        """Return whether the weights among the arguments of a graph are those of a binding."""
+        ...
+
+
+class _Called(threading.local):
+    witness: Witness | None = None
+
+
+CALLED = _Called()
+"""The witness for the graph that this thread calls next. The graph takes it away."""
 
 
 class Binding:

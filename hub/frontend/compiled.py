@@ -24,7 +24,7 @@ from hub.dispatch.frequent_sizes import FrequentSizes
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.weights import can_guard, held_at, on_held_storage
 from hub.errors import CaptureError, OptionError, PlanError, WeightsChanged, text_of
-from hub.frontend.bindings import MAX_CHANGES, Binding, Bindings
+from hub.frontend.bindings import CALLED, MAX_CHANGES, Binding, Bindings
 from hub.frontend.checking import check_names
 from hub.frontend.eager_plans import eager_plan, pending_plan
 from hub.frontend.record import Record
@@ -120,7 +120,13 @@ class CompiledGraph:
     def take(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Run one call. The plan of a backward empties a list of arguments, to free each after its last use."""
         binding = self._bindings.current
-        if binding is None or not binding.guard.holds(args) or is_any_autocast_enabled() or self.observer is not None:
+        witness, CALLED.witness = CALLED.witness, None
+        if (
+            binding is None
+            or not (binding.guard.holds(args) if witness is None else witness.holds(self, binding, args))
+            or is_any_autocast_enabled()
+            or self.observer is not None
+        ):
             return self._call_slowly(args)
         return binding.run(args)
 

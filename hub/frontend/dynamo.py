@@ -22,6 +22,7 @@ from hub.config.options import Options, resolve
 from hub.errors import CaptureError, HubError, OptionError, PlanError, warn_user
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.recorder import made_for_dynamo
+from hub.frontend.direct.shortcut import Shortcut, called, translated
 from hub.frontend.eager_plans import eager_plan
 from hub.frontend.ownership import calling_wrapper, register
 from hub.plan_file import read_plans
@@ -55,6 +56,7 @@ def hub_backend(
     if chosen.start == "wait":
         _expect_work(chosen)
     phases = Phases()
+    translated()
     with held_back(), phases.during(Work.GRAPH):
         try:
             return _captured(module, example_inputs, chosen, calling_wrapper(), phases)
@@ -62,7 +64,7 @@ def hub_backend(
             forget_last_trace()
 
 
-captured_for_hub(hub_backend)
+captured_for_hub(hub_backend, around=Shortcut)
 
 
 def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
@@ -89,7 +91,7 @@ def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
             )
         return hub_backend(module, example_inputs, options={**(options or {}), "backends": backends}, mode=mode)
 
-    return captured_for_hub(backend)
+    return captured_for_hub(backend, around=Shortcut)
 
 
 def _captured(
@@ -115,7 +117,7 @@ def _captured(
         with phases.during(Work.CAPTURE):
             call = capture_with_autograd(module, example_inputs, compile_one, weights)
         if [one.mode for one in made] == ["inference"] and not writes_to_inputs():
-            made_for_dynamo(made[0])  # anything else that AOTAutograd's wrapper does shows in arguments and outputs
+            _call_directly(made[0])  # anything else that AOTAutograd's wrapper does shows in arguments and outputs
         return call
 
     if is_forward_mode():
@@ -124,11 +126,17 @@ def _captured(
         return _captured_or_eager(with_autograd, module, chosen, owner)
     try:
         compiled = compile_graph(capture_inference(module, example_inputs, weights, phases), "inference", module)
-        made_for_dynamo(compiled)
+        _call_directly(compiled)
         return compiled
     except CaptureError:
         # AOTAutograd's own wrappers handle what the pre-dispatch form cannot express, such as writes to aliased inputs.
         return _captured_or_eager(with_autograd, module, chosen, owner)
+
+
+def _call_directly(graph: CompiledGraph) -> None:
+    """Note that the code that Dynamo generates calls this graph itself."""
+    made_for_dynamo(graph)
+    called(graph)
 
 
 def _refuse_forward_mode() -> Callable[..., Any]:

@@ -246,9 +246,10 @@ class OpenVINOExecutable(Executable):
     ) -> None:
         """Wrap a compiled model. `source` is the lowered model, for `dump`; `memory` holds a loaded model's weights."""
         self._compiled, self._cluster, self._fed = compiled, cluster, tuple(fed)
-        self._has_alarm, self._source, self._memory = has_alarm, source, memory
+        self._has_alarm, self._source = has_alarm, source
         self._shapes = output_shapes(cluster)
         self._lanes: deque[Lane] = deque([self._lane()])
+        self._memory = memory  # last: Python releases attributes in this order, and what the lanes hold reads the weights
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
         """Run one call. Raise RunError for inputs that do not fit and for any exception of OpenVINO."""

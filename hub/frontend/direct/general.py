@@ -105,7 +105,7 @@ def generated(code: types.CodeType, compile_id: Any, names: dict[str, Any]) -> C
 
 def is_known(code: types.CodeType, scope: Mapping[str, Any]) -> bool:
     """Return whether Dynamo has compiled `code` for such a call, given as its arguments by name."""
-    kept = (cast("Any", entry).guard_manager for entry in get_cache_entry_list(code))
+    kept = [cast("Any", entry).guard_manager for entry in get_cache_entry_list(code)]
     return any(not isinstance(guards, DeletedGuardManagerWrapper) and guards.check(scope) for guards in kept)
 
 

@@ -24,7 +24,7 @@ import torch
 
 from hub.capture.call import OWN_SLOT
 from hub.errors import type_of
-from hub.torch_private import Guard, GuardFilterEntry, Source, get_closure_vars
+from hub.torch_private import Guard, Source, get_closure_vars
 from hub.torch_private import dynamo_sources as sources
 
 MISSING = object()
@@ -151,26 +151,29 @@ class Needs:
     """Sources that are watched in place of guards."""
     kept: tuple[Guard, ...]
     """The other guards, mostly on inputs. They must be checked at every call."""
+    of_the_thread: tuple[Guard, ...]
+    """Guards on the thread's state, which `modes` compares too."""
     unwatched: Unwatched | None
     """A kept guard that an entry for one form of the inputs does not imply; None if it implies all of them."""
 
 
 def needs_of(
-    entries: Iterable[GuardFilterEntry], is_input: frozenset[str], scope: Mapping[str, Any], functions: Iterable[Any] = ()
+    guards: Iterable[tuple[str, Guard]], is_input: frozenset[str], scope: Mapping[str, Any], functions: Iterable[Any] = ()
 ) -> Needs:
-    """Return which guards a watch implies, and which have to be checked.
+    """Return which guards, each given after its kind, a watch implies, and which have to be checked.
 
     `is_input` names the root sources that are the inputs of a call. `scope` and `functions` are as in `find`.
     """
     steps: dict[tuple[Any, bool, bool], Step] = {}
     kept: list[Guard] = []
+    of_the_thread: list[Guard] = []
     unwatched: list[Unwatched] = []
     finder = _Finder(scope, functions)
-    for entry in entries:
-        guard = entry.orig_guard
-        if entry.guard_type in _OF_THE_THREAD:
+    for kind, guard in guards:
+        if kind in _OF_THE_THREAD:
+            of_the_thread.append(guard)
             continue
-        placed = _placed(entry, is_input)
+        placed = _placed(kind, guard, is_input)
         if not isinstance(placed, Unwatched):
             placed = next((why for step in placed if (why := finder.note(step))), placed)
         if isinstance(placed, Unwatched):
@@ -179,13 +182,12 @@ def needs_of(
             kept.append(guard)
         else:
             steps.update(((step.source, step.is_read, step.is_deep), step) for step in placed)
-    return Needs(tuple(steps.values()), tuple(kept), unwatched[0] if unwatched else None)
+    return Needs(tuple(steps.values()), tuple(kept), tuple(of_the_thread), unwatched[0] if unwatched else None)
 
 
-def _placed(entry: GuardFilterEntry, is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
+def _placed(kind: str, guard: Guard, is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
     """Return the sources that a guard reads, () if they are inputs that entries compare in full, or why it is unwatched."""
-    guard = entry.orig_guard
-    kind, source = entry.guard_type, guard.originating_source
+    source = guard.originating_source
     name = f"{kind} {source.name}".rstrip()
     if kind == "SHAPE_ENV":
         return ()  # entries pin every size
@@ -254,7 +256,8 @@ def _at_root(source: Source, scope: Mapping[str, Any], reads: Reads) -> Any:
         _note_key(names, source.global_name, value, reads)
         return value
     if isinstance(source, sources.LocalSource):
-        return scope["L"][source.local_name]
+        name = source.local_name
+        return scope["L"][name] if name in scope["L"] else Unwatched("", f"{name} has no value when the call begins")
     if isinstance(source, sources.ConstantSource):
         return MISSING
     return Unwatched("", f"it begins at {type_of(source)}")

@@ -107,9 +107,10 @@ class Captures:
         output, code = made.output(), self._code()
         assert output is not None and code is not None, "Dynamo compiles it just now"
         scope = {"L": output.local_scope, "G": output.global_scope}
-        needs = needs_of(entries, INPUTS, scope, self.functions)
+        guards = ((entry.guard_type, entry.orig_guard) for entry in entries)
+        needs = needs_of(guards, INPUTS, scope, self.functions)
         check = None if made.more.breaks else checked(code, output, needs.kept)
-        needs = replace(needs, kept=())  # they hold what the program read
+        needs = replace(needs, kept=(), of_the_thread=())  # they hold what the program read
         return Capture(made.graph, needs, made.more, CompileContext.current_compile_id(), check, made.inputs)
 
     def forget(self) -> None:

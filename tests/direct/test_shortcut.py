@@ -1,0 +1,340 @@
+"""Fewer guards before calls of `torch.compile(model, backend="hub")`: the same calls are served, and no other ones."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.frontend.direct import shortcut
+from hub.frontend.direct.compile import program_of
+from hub.frontend.direct.shortcut import MIN_USES
+from hub.frontend.direct.trial import Pause
+from tests.direct.answers import assert_same, outcome
+from tests.direct.guards import Guards, changes_of, settings
+from tests.direct.test_mutations import LASTING, MODELS, OPTIONS, Model
+
+X = torch.randn(2, 4)
+
+
+class Watched:
+    """The guards of all frames that were captured since, and how their calls were let through."""
+
+    def __init__(self) -> None:
+        self.guards: list[shortcut.Guards] = []
+        self.n_short = self.n_whole = 0
+
+    def shorter(self) -> int:
+        """Return how many calls were let through without a check of all guards since the last question."""
+        found, self.n_short = self.n_short, 0
+        return found
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """Check at each shortcut that a check of all guards passes, too."""
+    found = Watched()
+    made, hold, all_hold = shortcut.Guards.__init__, shortcut.Guards.hold, shortcut.Guards._all_hold
+
+    def init(self: shortcut.Guards, *args: Any) -> None:
+        made(self, *args)
+        found.guards.append(self)
+
+    def counted(self: shortcut.Guards, scope: Any) -> bool:
+        found.n_whole += 1
+        return all_hold(self, scope)
+
+    def compared(self: shortcut.Guards, scope: Any) -> bool:
+        n_whole = found.n_whole
+        holds = hold(self, scope)
+        if found.n_whole == n_whole:
+            found.n_short += 1
+            assert holds
+            if not all_hold(self, scope):  # Dynamo takes an error in a guard for a guard that fails
+                wrong.append(str(self.all.check_verbose(scope)))
+        return holds
+
+    wrong: list[str] = []
+    monkeypatch.setattr(shortcut.Guards, "__init__", init)
+    monkeypatch.setattr(shortcut.Guards, "hold", compared)
+    monkeypatch.setattr(shortcut.Guards, "_all_hold", counted)
+    yield found
+    assert wrong == []
+
+
+def compiled_by_torch(model: Any, **options: Any) -> Any:
+    """Return what `torch.compile` makes of a model, in eager: no compiler takes part."""
+    return torch.compile(model, backend="hub", options={**OPTIONS, **options})
+
+
+def used(watched: Watched, compiled: Any, *args: Any) -> None:
+    """Call until a call is let through by a watch."""
+    for _ in range(4):
+        for guards in watched.guards:
+            guards._pause = Pause()
+        compiled(*args)
+    assert watched.shorter() > 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of names that a change took away
+@pytest.mark.parametrize(("name", "one_in"), [("plain", 1), ("bert", 8), pytest.param("bert", 1, marks=pytest.mark.slow)])
+def test_no_change_of_what_a_guard_reads_is_missed(
+    name: str, one_in: int, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After any change, a call that takes the shortcut passes Dynamo's whole check, too (`watched` compares)."""
+    listened = Guards(monkeypatch)
+    model, args = MODELS[name]()
+    direct = hub.compile(model.eval(), options=OPTIONS)
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        for _ in range(3):
+            direct(*args)
+        found = [one for one in changes_of(listened.found, program_of(direct)) if not any(n in one.name for n in LASTING)]
+        used(watched, compiled, *args)
+        for change in [*found[::one_in], *settings()]:
+            for guards in watched.guards:
+                guards._pause = Pause()
+            compiled(*args)
+            with torch.compiler.set_stance("eager_on_recompile"):
+                change.apply()
+                try:
+                    torch.manual_seed(0)
+                    answer = outcome(compiled, args)
+                    torch.manual_seed(0)
+                    if "hook" not in change.name:  # `torch.compile` does not notice hooks that are added later
+                        assert_same(answer, outcome(model, args), change.name)
+                finally:
+                    change.undo()
+                assert_same(outcome(compiled, args), outcome(model, args), f"{change.name}, undone")
+        used(watched, compiled, *args)
+
+
+def in_place(model: nn.Module) -> Any:
+    """Compile a module in place."""
+    model.compile(backend="hub", options=OPTIONS)
+    return model
+
+
+def as_function(model: nn.Module) -> Any:
+    """Compile a function that calls a module of its closure."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return model(x)
+
+    return compiled_by_torch(call)
+
+
+@pytest.mark.parametrize("way", [compiled_by_torch, in_place, as_function])
+def test_calls_are_let_through_by_a_watch(way: Callable[[Any], Any], watched: Watched) -> None:
+    """With each way of compiling, and a change of the model is noticed."""
+    model = Model().eval()
+    expected = copy.deepcopy(model)
+    with torch.no_grad():
+        compiled = way(model)
+        used(watched, compiled, X)
+        model.config.scale = expected.config.scale = 3.0
+        torch.testing.assert_close(compiled(X), expected(X))
+        model.train(), expected.train()
+        torch.manual_seed(0)
+        answer = compiled(X)
+        torch.manual_seed(0)
+        torch.testing.assert_close(answer, expected(X))
+
+
+def test_training_takes_the_shortcut_between_optimizer_steps(watched: Watched) -> None:
+    """An optimizer writes to weights, which no guard reads."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    expected = copy.deepcopy(model)
+    compiled = compiled_by_torch(model)
+    for one, call in ((model, compiled), (expected, expected)):
+        optimizer = torch.optim.SGD(one.parameters(), 0.1)
+        for _ in range(6):
+            optimizer.zero_grad()
+            call(X).square().sum().backward()
+            optimizer.step()
+    assert watched.shorter() > 0
+    torch.testing.assert_close(model[0].weight, expected[0].weight)
+
+
+def test_modules_of_one_class_have_watches_of_their_own(watched: Watched) -> None:
+    """They share code and guards. A change of one is no change of the other."""
+    blocks = [Model().eval() for _ in range(3)]
+    compiled = [compiled_by_torch(block) for block in blocks]
+    with torch.no_grad():
+        for _ in range(4):
+            for block, call in zip(blocks, compiled, strict=True):
+                torch.testing.assert_close(call(X), block(X))
+        assert watched.shorter() > 0
+        blocks[1].config.scale = 4.0
+        for block, call in zip(blocks, compiled, strict=True):
+            torch.testing.assert_close(call(X), block(X))
+
+
+def test_a_model_that_changes_in_each_call_is_watched_ever_less(watched: Watched) -> None:
+    """Making a watch costs more than a check of all guards."""
+
+    model = Model().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        for number in range(40):
+            model.other = number  # which no guard reads
+            compiled(X)
+        assert watched.guards[0]._pause.n_calls >= 8
+        for _ in range(MIN_USES):
+            compiled(X)
+    assert watched.shorter() > 0
+
+
+@pytest.mark.parametrize("kept", ["model", "compiled", "neither"])
+def test_a_watch_keeps_no_model_alive(kept: str, watched: Watched) -> None:
+    """It belongs to the compiled model, not to the code, which PyTorch keeps for good."""
+    model = Model().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        used(watched, compiled, X)
+    watched.guards.clear()
+    last = weakref.ref(model.blocks[0])
+    held = model if kept == "model" else compiled if kept == "compiled" else None
+    del model, compiled
+    gc.collect()
+    if held is not None:
+        assert last() is not None
+        del held
+        gc.collect()
+    assert last() is None
+
+
+def test_a_part_that_is_replaced_is_freed(watched: Watched) -> None:
+    """The next call drops what watched it."""
+    model = Model().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        used(watched, compiled, X)
+        last = weakref.ref(model.blocks[0])
+        model.blocks[0] = copy.deepcopy(model.blocks[0])
+        compiled(X)
+        gc.collect()
+        assert last() is None
+        used(watched, compiled, X)
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_written_weights_are_noticed(mode: str, watched: Watched) -> None:
+    """A graph whose weights the watch vouches for computes with new values after each kind of write."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)]).requires_grad_(mode == "training")
+    compiled = compiled_by_torch(model, backends=["onnxruntime"])
+    writes: list[Callable[[], Any]] = [
+        lambda: model[0].weight.detach().mul_(2),
+        lambda: setattr(model[1].weight, "data", torch.rand(4, 4)),
+        lambda: model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()}),
+        lambda: setattr(model[2], "weight", nn.Parameter(torch.rand(4, 4), requires_grad=mode == "training")),
+        lambda: model.requires_grad_(mode != "training"),
+    ]
+    for write in [lambda: None, *writes]:
+        write()
+        for _ in range(4):
+            torch.testing.assert_close(compiled(X), model(X), rtol=1e-4, atol=1e-4)
+    assert watched.shorter() > 0
+
+
+def test_many_models_one_after_the_other_are_all_captured(watched: Watched) -> None:
+    """What PyTorch compiled for a model that is gone does not count: its code is compiled for the next one."""
+    for _ in range(12):
+        model = Model().eval()
+        model.blocks[0].config.scale = torch.rand(()).item()
+        compiled = compiled_by_torch(model)
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(compiled(X), model(X))
+        del model, compiled
+        gc.collect()
+
+
+def test_the_reason_for_a_new_capture_names_the_guard(watched: Watched) -> None:
+    """As without the shortcut."""
+    model = Model().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        used(watched, compiled, X)
+        model.config.scale = 5.0
+        with torch._dynamo.config.patch(error_on_recompile=True), pytest.raises(Exception, match="scale"):
+            compiled(X)
+
+
+def test_an_input_that_is_a_weight_is_noticed(watched: Watched) -> None:
+    """Dynamo captures such a call anew; a graph that writes to its input would else read the old weight."""
+
+    class Written(Model):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            y.add_(1)
+            return super().forward(x) + self.weights[0] + y
+
+    model = Written().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        used(watched, compiled, X, torch.ones(4))
+        expected = copy.deepcopy(model)
+        torch.testing.assert_close(compiled(X, model.weights[0]), expected(X, expected.weights[0]))
+
+
+def test_compiled_models_are_copied_and_pickled_as_before(watched: Watched) -> None:
+    """A copy watches its own model."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        used(watched, compiled, X)
+        for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+            torch.testing.assert_close(other(X), model(X))
+            other._orig_mod[0].weight.zero_()
+            torch.testing.assert_close(other(X), other._orig_mod(X))
+            torch.testing.assert_close(compiled(X), model(X))
+
+
+def test_a_choice_of_guards_of_the_users_own_stays_alone(watched: Watched) -> None:
+    """`guard_filter_fn` decides alone."""
+    model = Model().eval()
+    compiled = compiled_by_torch(model, guard_filter_fn=lambda entries: [False for _ in entries])
+    with torch.no_grad():
+        before = compiled(X)
+        model.config.scale = 7.0
+        torch.testing.assert_close(compiled(X), before)
+    assert watched.guards == []
+
+
+def test_parts_with_python_between_them_have_a_watch_each(watched: Watched) -> None:
+    """A graph break makes several frames of one model."""
+
+    class Broken(Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = super().forward(x)
+            torch._dynamo.graph_break()
+            return self.blocks[0](x) * self.config.scale
+
+    model = Broken().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        used(watched, compiled, X)
+        assert sum(bool(guards._watches) for guards in watched.guards) >= 2
+        model.config.scale = 9.0
+        torch.testing.assert_close(compiled(X), model(X))
+
+
+def test_a_module_that_is_passed_as_an_argument_is_not_watched(watched: Watched) -> None:
+    """The compiled function would keep it alive."""
+    compiled = compiled_by_torch(lambda model, x: model(x))
+    model = Model().eval()
+    with torch.no_grad():
+        for _ in range(4):
+            torch.testing.assert_close(compiled(model, X), model(X))
+    last = weakref.ref(model.blocks[0])
+    del model
+    gc.collect()
+    assert last() is None
