@@ -19,6 +19,7 @@ from hub.discovery.registry import registry
 from hub.errors import CompileError, OptionError, PlanError
 from hub.plan import FORMAT, Event, Plan, Stage
 from hub.plan_file import plans_json, read_plans, write_plans
+from hub.planning import measure
 
 Install = Callable[[str, str], None]
 Edit = Callable[[dict[str, Any]], Any]
@@ -752,6 +753,18 @@ def test_a_tuned_plan_that_cannot_be_kept_is_an_error(here: Path, monkeypatch: p
     assert "kept in " not in text
     assert "not kept" in hub_command("tune", "tiny.py:tiny", "-o", "plan.json", *flags)
     assert json.loads((here / "plan.json").read_text())["plans"]
+
+
+def test_a_plan_that_was_tuned_next_to_other_work_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disturbance is mentioned and is no failure; neither is a debug folder that cannot be written."""
+    monkeypatch.setenv("HUB_CACHE_DIR", str(here / "kept"))
+    monkeypatch.setattr(measure, "MAX_DISTURBED", -1.0)
+    flags = ("--budget", "5", "--exclude", "inductor,openvino", "--threads", "1", "--debug-dir", "/proc/nowhere")
+    text = hub_command("tune", "tiny.py:tiny", *flags)
+    assert f"kept in     {here / 'kept'}" in text
+    assert "disturbed   other work used the cores" in text
+    (plan,) = json.loads(hub_command("tune", "tiny.py:tiny", "--json", *flags))["plans"]
+    assert not plan["is_provisional"], "what is tuned again stays, because the machine may always be busy"
 
 
 @pytest.mark.parametrize(

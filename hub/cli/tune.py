@@ -58,7 +58,8 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
         print_plans(plans, as_json=False)
         for line in searched:
             typer.echo(f"searched    {line}")
-        for line in _lines(chosen, took_s, output, is_kept=is_kept):
+        is_disturbed = any(plan.is_provisional for plan in plans)
+        for line in _lines(chosen, took_s, output, is_kept=is_kept, is_disturbed=is_disturbed):
             typer.echo(line)
     if lost and output is None:
         raise CacheError(
@@ -102,11 +103,13 @@ def _facts(spec: str, chosen: Options, took_s: float, output: str | None) -> dic
     return {"model": spec, "budget_s": chosen.budget_s, "took_s": took_s, "plan_file": output}
 
 
-def _lines(chosen: Options, took_s: float, output: str | None, *, is_kept: bool) -> Iterator[str]:
+def _lines(chosen: Options, took_s: float, output: str | None, *, is_kept: bool, is_disturbed: bool) -> Iterator[str]:
     yield f"tuned in    {duration(took_s)}, budget {duration(chosen.budget_s)}"
     if is_kept:
         yield f"kept in     {chosen.cache.root}"
     else:
         yield "not kept    the next process plans again (see the events of the plan)"
+    if is_disturbed:
+        yield "disturbed   other work used the cores during too many timings; tune again, once the machine is idle"
     if output is not None:
         yield f'plan file   {output}; replay it with options={{"plan": "{output}"}}'

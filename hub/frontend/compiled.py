@@ -453,7 +453,7 @@ class CompiledGraph:
         try:
             write_debug_folder(root, graph, made.plan, source, made.loaded)
         except OSError as error:
-            self._record.note(Stage.SAVE, f"debug_dir: {text_of(error)}")
+            self._record.note(Stage.DEBUG, f"debug_dir: {text_of(error)}")
 
     def _by_size(self, run: Run, plan: Plan, weights: Sequence[str]) -> Run:
         """Return a runner that gives frequent sizes plans of their own, if planning may go on while the model runs.

@@ -274,12 +274,12 @@ class Maker:
 
         A provisional plan is decided again by who asks for its effort, and then for good: the machine may always be busy.
         """
-        if self.options.renew:
-            return None
         efforts = ("full",) if self.options.tune == "full" else ("full", self.options.tune)
         plans = {effort: plan for effort in efforts if (plan := store.plan(self._key(effort))) is not None}
         stale = {effort for effort, plan in plans.items() if plan.is_provisional and effort == self.options.tune}
         self._has_provisional = bool(stale)
+        if self.options.renew:
+            return None
         return next((plan for effort, plan in plans.items() if or_provisional or effort not in stale), None)
 
     def _key(self, effort: str) -> str:
@@ -403,7 +403,7 @@ def _forced_nowhere(options: Options, graph: Graph) -> Iterable[str]:
 
 def _provisional(plan: Plan) -> tuple[Event, ...]:
     text = "other work used the cores during too many timings: the next process that asks for as much decides again"
-    return (Event(kind=EventKind.NOTE, stage=Stage.SAVE, message=text),) if plan.is_provisional else ()
+    return (Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text),) if plan.is_provisional else ()
 
 
 def _not_kept(reason: str) -> Event:
