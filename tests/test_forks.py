@@ -104,6 +104,36 @@ def test_a_fork_of_a_program_that_has_planned_runs_in_eager(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def test_a_fork_of_a_program_that_replays_a_plan_file_runs_in_eager(tmp_path: Path) -> None:
+    """A fork that cannot run the plan is no mistake in its file: there is one warning, and no error in any call."""
+    done = run(
+        """
+        from pathlib import Path
+
+        expected = model(x)
+        torch.testing.assert_close(call(x), expected)
+        Path("plan.json").write_text(hub.plans(call)[0].to_json())
+        torch._dynamo.reset()
+        call = torch.compile(model, backend="hub", options={"plan": "plan.json"})
+        torch.testing.assert_close(call(x), expected)
+        assert hub.plans(call)[0].decided_by == "plan file"
+
+        def work():
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(3):
+                    torch.testing.assert_close(call(x), expected)
+            assert sum("fork" in str(item.message) for item in caught) == 1, [str(item.message) for item in caught]
+
+        assert forked(work) == 0
+        torch.testing.assert_close(call(x), expected)
+        assert hub.plans(call)[0].decided_by == "plan file"
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_a_fork_of_a_program_that_has_only_imported_the_hub_plans_by_itself(tmp_path: Path) -> None:
     """A server that forks its workers before it compiles anything loses nothing."""
     done = run(

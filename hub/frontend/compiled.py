@@ -383,7 +383,8 @@ class CompiledGraph:
             raise
         except Exception as error:
             asked = PlanError if self.options.plan is not None else OptionError
-            if self.options.strict or isinstance(error, (OptionError, asked)):
+            # A fork that cannot run the plan is no mistake in its file.
+            if self.options.strict or (isinstance(error, (OptionError, asked)) and not has_lost_threads()):
                 raise
             binding = Binding(self._positions(self._with_guarded_weights(args)), args)
             binding.run = self._in_eager(error)
