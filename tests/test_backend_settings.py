@@ -206,6 +206,23 @@ def test_a_wrong_variable_costs_the_backend_until_somebody_asks(monkeypatch: pyt
         torch.compile(nn.Tanh(), backend="hub")(torch.ones(2))
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise ImportError('no such library')", "the plugin failed to load: ImportError: no such library"),
+        (SOURCE.replace('summary=""', "summary=7"), "summary"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::hub.errors.HubWarning")
+def test_settings_of_a_plugin_that_cannot_be_used_cost_no_call(source: str, reason: str, install_plugin: Install) -> None:
+    """It is not known which settings the backend has: it is unavailable, for that reason, and the model runs."""
+    install_plugin("offset", source)
+    compiled = torch.compile(nn.Tanh(), backend="hub", options={"tune": "off", "offset": {"device": "software"}})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(torch.ones(2)), torch.ones(2).tanh())
+    assert reason in registry().entries["offset"].status.reason
+
+
 NAMED = """
     from hub import BackendInfo, hookimpl
 

@@ -167,7 +167,8 @@ def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -
 def _described(info: BackendInfo, package: str, version: str) -> Entry:
     """Return an entry; without settings and refused if its description is wrong."""
     if problems := problems_of(info):
-        return Entry(replace(info, settings=""), package, version, refused("; ".join(problems)))
+        status = refused("; ".join(problems))
+        return Entry(replace(info, settings=""), package, version, status, is_undeclared=True)
     return Entry(info, package, version, _status(info))
 
 
@@ -192,6 +193,8 @@ def _kept_in(entry: Entry, cache_folder: Path) -> Entry:
 
 def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
     """Return an entry under its own settings. Raises OptionError."""
+    if entry.is_undeclared:  # it is unavailable, and has a reason: that costs a backend, and no call
+        return entry
     if not entry.info.settings:
         asked = [key for key, setting in given.items() if not is_variable(setting.origin)]  # it may read variables itself
         if asked:
@@ -246,12 +249,13 @@ def _gone(error: BaseException) -> str:
 
 def _broken(name: str, package: str, version: str, reason: str) -> Entry:
     info = BackendInfo(name=name, factory="", summary="", install=f"pip install --upgrade {package}")
-    return Entry(info, package, version, refused(f"the plugin failed to load: {reason}"))
+    return Entry(info, package, version, refused(f"the plugin failed to load: {reason}"), is_undeclared=True)
 
 
 def _clash(late: Entry, early: Entry) -> Entry:
     reason = f"{late.package} and {early.package} both register {early.name!r}; uninstall one"
-    return Entry(replace(early.info, settings=""), early.package, early.package_version, refused(reason))
+    info = replace(early.info, settings="")
+    return Entry(info, early.package, early.package_version, refused(reason), is_undeclared=True)
 
 
 def _create(entry: Entry) -> Backend | HubError:

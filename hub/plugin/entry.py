@@ -27,6 +27,8 @@ class Entry:
     """Changes that importing its plugin made to this process."""
     settings: BackendSettings | None = None
     """The backend's own settings; None if it has none."""
+    is_undeclared: bool = False
+    """True if what its plugin declares could not be read or used: then the settings that it has are unknown."""
 
     @property
     def name(self) -> str:
