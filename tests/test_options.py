@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,39 @@ def test_the_search_ends_at_the_home_folder(tmp_path: Path) -> None:
     assert resolve(None, {}, home, home=home).threads is None
     (home / "hub.toml").write_text("threads = 4\n")
     assert resolve(None, {}, home, home=home).threads == 4
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "reason"),
+    [
+        (0o644, 4711, "it belongs to another user"),
+        (0o646, None, "others may write to it"),
+        (0o644, None, ""),
+        (0o644, 0, ""),
+    ],
+)
+def test_a_file_above_the_working_directory_must_be_trusted(
+    mode: int, owner: int | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another user could have written in a folder above is skipped, with one warning; the superuser is trusted."""
+    file = tmp_path / "hub.toml"
+    file.write_text("threads = 7\n")
+    file.chmod(mode)
+    (below := tmp_path / "below").mkdir()
+    if owner is not None:
+        if os.getuid() != 0:
+            pytest.skip("only the superuser can give a file away")
+        os.chown(file, owner, -1)
+    if owner == 0:
+        monkeypatch.setattr("hub.config.trust.os.getuid", lambda: 4711)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [resolve(None, {}, below, home=tmp_path).threads for _ in range(2)]
+    assert found == [None if reason else 7] * 2
+    assert [str(item.message).partition("\n")[0] for item in caught] == (
+        [f"{file} is not used: {reason}"] if reason else []
+    )
+    assert resolve(None, {}, tmp_path, home=tmp_path).threads == 7, "the working directory was chosen by who started this"
 
 
 def test_every_setting_can_be_an_environment_variable() -> None:

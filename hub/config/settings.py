@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from hub.config.forms import KEYS, MOVED, OPTIONS, PATHS, PREFIX, TABLES, keys_of, parse_text, place_of, variable_of
 from hub.config.suggest import did_you_mean
-from hub.errors import OptionError, words_of
+from hub.config.trust import distrust_file
+from hub.errors import OptionError, warn_user, words_of
 
 CONFIG_FILE = "hub.toml"
 _RESERVED = ("disc", "mdla")
@@ -23,6 +24,8 @@ SLOW_IMPORTS = "HUB_SLOW_IMPORTS"
 """Variable that tells child processes which plugins took too long to import."""
 _OTHER_VARIABLES = frozenset({"HUB_PROGRESS", SLOW_IMPORTS})
 """Variables that the hub reads elsewhere and that are not options."""
+_warned: set[str] = set()
+"""Files and variables that this process has warned about: settings are read for every model."""
 VARIABLES: Mapping[str, str] = {variable_of(key): key for key in KEYS}
 """Setting of each variable."""
 
@@ -101,8 +104,13 @@ def _plugins() -> tuple[str, ...]:
 
 
 def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
-    """Return the settings in the nearest hub.toml; relative paths are relative to its folder. Raises OptionError."""
-    path = next((path for path in _config_candidates(cwd, home or _home()) if _exists(path)), None)
+    """Return the settings in the nearest hub.toml; relative paths are relative to its folder. Raises OptionError.
+
+    A file above the working directory that another user could have written is skipped, with one warning: its settings name
+    folders to write to and programs to load.
+    """
+    found = (path for path in _config_candidates(cwd, home or _home()) if _exists(path))
+    path = next((path for path in found if path.parent == cwd or _is_trusted(path)), None)
     if path is None:
         return {}
     try:
@@ -141,6 +149,23 @@ def _config_candidates(cwd: Path, home: Path | None) -> Iterator[Path]:
         yield folder / CONFIG_FILE
         if folder == home or _exists(folder / ".git"):
             return
+
+
+def _is_trusted(path: Path) -> bool:
+    """Return whether the settings in a file may be used; if not, warn once in this process."""
+    try:
+        reason = distrust_file(path)
+    except OSError as error:
+        reason = words_of(error)
+    if reason:
+        _warn_once(str(path), f"{path} is not used: {reason}\n  hint: copy it to the working directory if you trust it")
+    return not reason
+
+
+def _warn_once(key: str, text: str) -> None:
+    if key not in _warned:
+        _warned.add(key)  # first, because a user may have turned warnings into errors
+        warn_user(text)
 
 
 def _exists(path: Path) -> bool:
