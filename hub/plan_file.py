@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from hub.config.suggest import did_you_mean
 from hub.errors import OptionError, PlanError, words_of
-from hub.plan import FORMAT, Bid, Contender, DecidedBy, Event, EventKind, Plan, PlannedCluster, Price, Search, Stage
+from hub.plan import EAGER, FORMAT, Bid, Contender, DecidedBy, Event, EventKind, Plan, PlannedCluster, Price, Search, Stage
 from hub.report.output import check_output
 
 _KEYS = ("format", "plans", "digests")
@@ -45,6 +45,11 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
     except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, or endless nesting of brackets
         raise PlanError(f"{path} is not a plan file: not JSON: {error}", hint=_AGAIN) from error
     plans = tuple(_plan(item, where, path) for where, item in _items(data, path))
+    if pending := next(filter(_is_pending, plans), None):
+        raise PlanError(
+            f"{path}: the plan of {pending.graph or 'a graph'} was written before planning was over: all of it is in eager",
+            hint="call `hub.wait` before `hub.plans`, and write it again",
+        )
     written = data.get("digests")
     return plans if written is None else tuple(plan if _digest(plan) in written else _edited(plan) for plan in plans)
 
@@ -57,6 +62,11 @@ def plans_json(plans: Sequence[Plan]) -> str:
         "digests": list(map(_digest, plans)),
     }
     return json.dumps(table, indent=2)
+
+
+def _is_pending(plan: Plan) -> bool:
+    """Return whether a plan only stands for one that was being made; after an edit, it is what its author decided."""
+    return plan.decided_by is DecidedBy.PENDING and plan.backends == (EAGER,)
 
 
 def _digest(plan: Plan) -> str:

@@ -17,7 +17,7 @@ from hub.cli.app import app
 from hub.config.options import resolve
 from hub.discovery.registry import registry
 from hub.errors import CompileError, OptionError, PlanError
-from hub.plan import FORMAT, Event, Plan, Stage
+from hub.plan import FORMAT, DecidedBy, Event, Plan, Stage
 from hub.plan_file import plans_json, read_plans, write_plans
 from hub.planning import measure
 
@@ -550,6 +550,35 @@ def test_a_backend_that_is_not_installed_is_named_with_what_installs_it(file: Pa
 def test_options_that_contradict_the_plan_are_named(file: Path, options: Mapping[str, Any], message: str) -> None:
     """Two contradictory settings are an error, not a guess."""
     assert message in refusal(file, **options).message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tune": "full"}, "tune full (from options=) and not fast as in the plan"),
+        ({"accuracy": 0.01}, "accuracy 0.01 (from options=) and not exact as in the plan"),
+        ({"tune": "fast"}, ""),
+    ],
+)
+def test_what_overrides_the_plan_is_noted(file: Path, options: Mapping[str, Any], message: str) -> None:
+    """The effort that the user asks for, and the tolerance where the plan allows none."""
+    _, (plan,) = run(tiny(), X, plan=file, **options)
+    assert [event.message for event in told(plan)] == ([message] if message else [])
+
+
+def test_a_plan_that_was_written_while_planning_went_on_is_refused(file: Path) -> None:
+    """It would pin all of the model to eager; once somebody has put nodes on a backend, it is a plan."""
+    nodes = ["linear", "gelu", "linear_1", "softmax"]
+    path = edited(file, lambda plan: (clusters(("eager", nodes))(plan), plan.update(decided_by=DecidedBy.PENDING)))
+    error = refusal(path)
+    assert "was written before planning was over" in error.message
+    assert "hub.wait" in str(error)
+    single = path.with_name("single.json")
+    single.write_text(json.dumps(json.loads(path.read_text())["plans"][0]))
+    with pytest.raises(PlanError, match="before planning was over"):
+        read_plans(single)
+    edited(path, clusters(("onnxruntime", nodes)))
+    assert run(tiny(), X, plan=path)[1][0].backends == ("onnxruntime",)
 
 
 def test_a_missing_file_reaches_the_caller(tmp_path: Path) -> None:

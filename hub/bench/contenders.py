@@ -161,8 +161,8 @@ def compiled_by_hub(module: Any, given: Mapping[str, Any], *, goes_on: bool = Fa
 
 
 def _waiting(given: Mapping[str, Any], *, goes_on: bool) -> Mapping[str, Any]:
-    """Return options with which the first answer waits for the plan."""
-    return {"start": "wait", **({} if goes_on else {"background": False}), **given}
+    """Return options with which the first answer waits for the plan, whatever the given ones say."""
+    return {**({} if goes_on else {"background": False}), **given, "start": "wait"}
 
 
 @dataclass(frozen=True, slots=True)

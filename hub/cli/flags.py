@@ -65,6 +65,7 @@ _OPTIONS: Mapping[str, Any] = {
 }
 """Flag of each option of one model. Values stay text, so that a wrong one gives the same message as in a variable."""
 
+_NO_START = "leave --start out; programs set it with options={...} or HUB_START"
 _OF_BACKENDS = frozenset({"backends", "exclude", "force"})
 """Options whose values name backends."""
 _VERBOSE = Annotated[bool, typer.Option("-v", "--verbose", help="Show whole messages, and the traceback of an error.")]
@@ -104,6 +105,8 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     }
     given |= own
     chosen = settings_now(given)
+    if given.get("start") == "eager":
+        raise OptionError("a command waits for the plan that it shows: --start eager would have no effect", hint=_NO_START)
     if own or not given.keys().isdisjoint(_OF_BACKENDS):
         from hub.discovery.registry import registry
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError
 from itertools import pairwise
@@ -351,11 +351,21 @@ def _notes(
         notes.append("the plan's times are for another graph: nodes and inputs are the same, attributes or weights are not")
     if len(ordered) != len(written) or any(one is not other for one, other in zip(ordered, written, strict=True)):
         notes.append(f"the clusters cannot run in the plan's order; they run as {', '.join(map(_title, ordered))}")
-    for name in ("threads", "accuracy"):
-        asked, planned = getattr(options, name), getattr(plan, name)
-        if asked is not None and planned and asked != planned:
-            notes.append(f"{name} {asked} (from {options.origin(name)}) and not {planned} as in the plan")
+    for name, asked, planned in _overridden(plan, options):
+        notes.append(f"{name} {asked} (from {options.origin(name)}) and not {planned} as in the plan")
     return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=message) for message in notes)
+
+
+def _overridden(plan: Plan, options: Options) -> Iterator[tuple[str, object, object]]:
+    """Yield each option that overrides what the plan says, with its value and the plan's."""
+    if options.threads is not None and plan.threads and options.threads != plan.threads:
+        yield "threads", options.threads, plan.threads
+    is_written = "accuracy" in plan.model_fields_set
+    if options.accuracy is not None and is_written and options.accuracy != plan.accuracy:
+        yield "accuracy", options.accuracy, "exact" if plan.accuracy is None else plan.accuracy
+    effort = "full" if options.tune == "full" else "fast"
+    if options.origin("tune") != DEFAULT and "effort" in plan.model_fields_set and effort != plan.effort:
+        yield "tune", options.tune, plan.effort
 
 
 def _completed(
