@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hub.config import settings
 from hub.config.forms import KEYS, MOVED, OPTIONS, parse_text, variable_of
 from hub.config.options import Options, check_backends, resolve
 from hub.config.tables import CacheSettings, WorkerSettings
@@ -305,6 +306,27 @@ def test_an_unknown_variable_names_the_nearest_one() -> None:
     assert "unknown environment variable 'HUB_BACKEND'; did you mean 'HUB_BACKENDS'?" in message_of(
         environ={"HUB_BACKEND": "a"}
     )
+
+
+def test_variables_of_other_programs_are_ignored_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is near the name of an option is a mistake; addresses that Kubernetes sets are not even mentioned."""
+    monkeypatch.setattr(settings, "_warned", set())
+    kubernetes = {"HUB_SERVICE_HOST": "10.0.0.1", "HUB_SERVICE_PORT_HTTP": "80", "HUB_PORT_8081_TCP_ADDR": "10.0.0.1"}
+    kubernetes["HUB_PORT"] = "tcp://10.0.0.1:8081"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert resolved(environ={**kubernetes, "HUB_THREADS": "3"}).threads == 3
+        assert not caught
+        for _ in range(2):
+            assert resolved(environ={**kubernetes, "HUB_VERBOSE": "1", "HUB_PROTOCOL": "https"}) == Options()
+    (text,) = (str(item.message) for item in caught)
+    assert "has such a name: HUB_PROTOCOL, HUB_VERBOSE\n" in text
+
+
+@pytest.mark.parametrize("variable", ["HUB_THRED", "HUB_CUDAGRAPHS", "HUB_CACHE", "HUB_CACHE_LEVEL", "HUB_COMPILE_WORKERS"])
+def test_a_variable_that_was_meant_for_the_hub_is_an_error(variable: str) -> None:
+    """A misspelling, a key of a table, or a former option."""
+    assert variable in message_of(environ={variable: "1"})
 
 
 def test_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) -> None:

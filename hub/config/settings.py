@@ -6,6 +6,7 @@ Values are not validated here; only names are checked. `hub.config.options` hold
 from __future__ import annotations
 
 import importlib.metadata as metadata
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hub.config.forms import KEYS, MOVED, OPTIONS, PATHS, PREFIX, TABLES, keys_of, parse_text, place_of, variable_of
-from hub.config.suggest import did_you_mean
+from hub.config.suggest import did_you_mean, is_misspelt
 from hub.config.trust import distrust_file
 from hub.errors import OptionError, warn_user, words_of
 
@@ -24,6 +25,8 @@ SLOW_IMPORTS = "HUB_SLOW_IMPORTS"
 """Variable that tells child processes which plugins took too long to import."""
 _OTHER_VARIABLES = frozenset({"HUB_PROGRESS", SLOW_IMPORTS})
 """Variables that the hub reads elsewhere and that are not options."""
+_SERVICE = re.compile(r"HUB_(SERVICE|PORT)(_\w+)?")
+"""Variables that Kubernetes sets in every container next to a service named "hub": its address."""
 _warned: set[str] = set()
 """Files and variables that this process has warned about: settings are read for every model."""
 VARIABLES: Mapping[str, str] = {variable_of(key): key for key in KEYS}
@@ -55,8 +58,12 @@ def from_flags(flags: Mapping[str, str | None], origin: str, cwd: Path) -> Mappi
 
 
 def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Setting]:
-    """Return the settings in `HUB_*` variables. Raises OptionError for an unknown variable or unreadable text."""
+    """Return the settings in `HUB_*` variables. Raises OptionError for a misspelt variable or unreadable text.
+
+    Other programs' variables begin with `HUB_` too: what is not near the name of an option is ignored, with one warning.
+    """
     found: dict[str, Setting] = {}
+    foreign: list[str] = []
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES or not environ[variable].strip():
             continue
@@ -66,9 +73,21 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Sett
         elif owner := _owner(variable):
             name = variable.removeprefix(f"{PREFIX}{owner.upper()}_").lower()
             found[f"{owner}.{name}"] = Setting(environ[variable].strip(), variable)
-        else:
+        elif _is_meant(variable):
             raise _unknown_variable(variable)
+        elif not _SERVICE.fullmatch(variable):
+            foreign.append(variable)
+    if foreign:
+        text = f"ignored, since no option of the hub has such a name: {', '.join(foreign)}"
+        _warn_once("variables", f"{text}\n  hint: options are {', '.join(VARIABLES)}")
     return found
+
+
+def _is_meant(variable: str) -> bool:
+    """Return whether an unknown variable was meant for the hub: a former option, a table's key, or a misspelling."""
+    name = variable.removeprefix(PREFIX).lower()
+    is_of_table = any(name.startswith(f"{table}_") for table in TABLES)
+    return name in MOVED or is_of_table or is_misspelt(variable, VARIABLES, ignoring=PREFIX)
 
 
 def of_backend(name: str, settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
