@@ -310,7 +310,9 @@ def test_a_benchmark_of_what_is_not_captured_fails() -> None:
     assert "eager" in found.stdout
 
 
-@pytest.mark.parametrize("flags", [("--output", "x"), ("--resume",), ("--models", "mlp"), ("--against", ",")])
+@pytest.mark.parametrize(
+    "flags", [("--output", "hub-bench"), ("--resume",), ("--models", "mlp"), ("--batches", "1"), ("--against", ",")]
+)
 def test_flags_without_effect_are_refused(flags: tuple[str, ...]) -> None:
     """A benchmark of one model takes a minute, after which nothing would be where the flag says."""
     found = CliRunner().invoke(app, ["bench", "mlp", *flags])

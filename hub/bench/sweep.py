@@ -76,6 +76,11 @@ def sweep(wanted: Sweep, say: Callable[[str], None]) -> Summary:
     return write_summary(wanted.folder)
 
 
+def runs_of(wanted: Sweep) -> tuple[Benchmark, ...]:
+    """Return the results of the requested benchmarks that are in the folder."""
+    return tuple(run for job in jobs_of(wanted) if (run := read(wanted.folder / job.filename)) is not None)
+
+
 def jobs_of(wanted: Sweep) -> tuple[Job, ...]:
     """Return every benchmark: all models at their own batch, then at the second. Raise OptionError for unknown names."""
     recipes = {name: zoo.recipe_of(name) for name in wanted.models}

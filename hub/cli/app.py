@@ -261,7 +261,9 @@ def bench(
             "--against", metavar="A,B", help="What to compare with: eager, a library's own API, hub:BACKEND, hub-BACKEND."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=3, help="Blocks of calls of each contender.")] = 15,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=3, help="Blocks of calls of each contender, 15 unless given.")
+    ] = None,
     batch: Batch = None,
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start with empty caches, so that first calls are cold.")] = False,
@@ -271,8 +273,12 @@ def bench(
     isolation: Annotated[bool, typer.Option("--isolation", help="Add the time that worker processes cost.")] = False,
     zoo: Annotated[bool, typer.Option("--zoo", help="Benchmark all built-in models and summarize.")] = False,
     models: Annotated[str | None, typer.Option("--models", metavar="A,B", help="With --zoo: only these.")] = None,
-    batches: Annotated[int, typer.Option("--batches", min=1, max=2, help="With --zoo: batch sizes of each.")] = 2,
-    output: Annotated[str, typer.Option("--output", metavar="DIR", help="With --zoo: where results go.")] = "hub-bench",
+    batches: Annotated[
+        int | None, typer.Option("--batches", min=1, max=2, help="With --zoo: batch sizes of each, 2 unless given.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", metavar="DIR", help="With --zoo: where results go, hub-bench unless given.")
+    ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Time one start with empty caches, by phase.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="With --zoo: keep existing results.")] = False,
     small: Annotated[bool, typer.Option("--small", help="Use tiny built-in models, to see that everything works.")] = False,

@@ -16,9 +16,9 @@ from hub.bench.contenders import contenders, more_names, zoo_names
 from hub.bench.markdown import goals_text
 from hub.bench.models import check_name
 from hub.bench.result import FailureKind
-from hub.bench.sweep import TABLE, Sweep, sweep
+from hub.bench.sweep import TABLE, Sweep, runs_of, sweep
 from hub.bench.table import benchmark_text
-from hub.bench.whole import benchmark
+from hub.bench.whole import ROUNDS, benchmark
 from hub.cli.output import echo_json
 from hub.errors import BenchmarkError, CaptureError, HubError, OptionError
 from hub.report.output import check_output
@@ -31,7 +31,8 @@ class CommonFlags:
     """Flags shared by single-model runs and the zoo."""
 
     against: str | None
-    rounds: int
+    rounds: int | None
+    """Blocks of calls of each contender; None unless given, as in `ZooFlags`: then it is `ROUNDS`."""
     given: Mapping[str, Any]
     alone: bool = False
     ablation: bool = False
@@ -43,6 +44,8 @@ class CommonFlags:
 
 OUTPUT = "hub-bench"
 """Folder of the results with `--zoo`, unless another one is named."""
+_BATCHES = 2
+"""Batch sizes of each model with `--zoo`, unless the number is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,10 @@ class ZooFlags:
 
     model: str | None
     models: str | None
-    batches: int
+    batches: int | None
     batch: int | None
     json: str | None
-    output: str
+    output: str | None
     resume: bool = False
 
 
@@ -63,14 +66,15 @@ def print_bench(flags: CommonFlags, wanted: ZooFlags) -> None:
     model, batch, json = wanted.model, wanted.batch, wanted.json
     if model is None:
         raise OptionError("no model was named", hint="`hub bench MODEL`, or `hub bench --zoo` for all built-in ones")
-    given = (("--models", wanted.models is not None), ("--output", wanted.output != OUTPUT), ("--resume", wanted.resume))
-    for name in (name for name, is_given in given if is_given):
+    given = {"--models": wanted.models is not None, "--batches": wanted.batches is not None}
+    given |= {"--output": wanted.output is not None, "--resume": wanted.resume}
+    for name in (name for name, is_given in given.items() if is_given):
         raise OptionError(f"{name} needs --zoo", hint="`hub bench MODEL --json FILE` writes the result of one model")
     _check_place(json)
     run = benchmark(
         model,
         _against(flags, lambda: [one.name for one in contenders()]),
-        rounds=flags.rounds,
+        rounds=flags.rounds or ROUNDS,
         batch=batch,
         options=flags.given,
         small=flags.small,
@@ -99,21 +103,22 @@ def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
     models = tuple(zoo.MODELS) if wanted.models is None else _names(wanted.models)
     names = _against(flags, zoo_names)
     contenders(names)  # reports a misspelt name before anything runs
-    found = sweep(
-        Sweep(
-            Path(wanted.output),
-            names,
-            models,
-            wanted.batches,
-            flags.rounds,
-            flags.given,
-            small=flags.small,
-            resume=wanted.resume,
-        ),
-        lambda line: typer.echo(line, err=True),
+    asked = Sweep(
+        Path(wanted.output or OUTPUT),
+        names,
+        models,
+        wanted.batches or _BATCHES,
+        flags.rounds or ROUNDS,
+        flags.given,
+        small=flags.small,
+        resume=wanted.resume,
     )
+    found = sweep(asked, lambda line: typer.echo(line, err=True))
     typer.echo("\n".join(goals_text(found)))
-    typer.echo(f"\n{Path(wanted.output) / TABLE} has the rest")
+    typer.echo(f"\n{asked.folder / TABLE} has the rest")
+    results = (one for run in runs_of(asked) for one in run.results)
+    if not any(one.call_s for one in results):
+        raise BenchmarkError("no contender could run")
 
 
 def print_cold(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> None:
@@ -150,6 +155,8 @@ def _cold_models(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> tuple
     """Return the models of a cold start. Raise OptionError for flags that do not apply to one."""
     others = {"--against": flags.against is not None, "--alone": flags.alone, "--ablation": flags.ablation}
     others |= {"--warm": flags.warm, "--isolation": flags.isolation, "--resume": wanted.resume}
+    others |= {"--rounds": flags.rounds is not None, "--batches": wanted.batches is not None}
+    others |= {"--output": wanted.output is not None}
     others |= {"MODEL": is_zoo and wanted.model is not None, "--models": not is_zoo and wanted.models is not None}
     for name, is_given in others.items():
         if is_given:

@@ -208,7 +208,10 @@ def test_a_cold_start_prints_its_tables_and_writes_json(tmp_path: Path) -> None:
     assert all(0.0 <= phase.began_s <= phase.ended_s for phase in cold.hub.phases)
 
 
-@pytest.mark.parametrize("flag", [("--against", "eager"), ("--warm",), ("--models", "mlp")])
+NOT_COLD = (("--against", "eager"), ("--warm",), ("--rounds", "15"), ("--batches", "2"), ("--output", "hub-bench"))
+
+
+@pytest.mark.parametrize("flag", [*NOT_COLD, ("--models", "mlp")])
 def test_flags_that_mean_nothing_to_a_cold_start_are_errors(flag: tuple[str, ...]) -> None:
     """They are reported before anything runs."""
     found = CliRunner().invoke(app, ["bench", "mlp", "--cold", *flag])

@@ -308,11 +308,11 @@ def test_results_of_other_libraries_are_read() -> None:
 
 def test_a_missing_folder_is_noticed_before_the_race(tmp_path: Path) -> None:
     """Minutes of timing are not thrown away for a wrong path."""
-    from hub.cli.bench import OUTPUT, CommonFlags, ZooFlags, print_bench
+    from hub.cli.bench import CommonFlags, ZooFlags, print_bench
 
     with pytest.raises(HubError, match="there is no folder"):
         print_bench(
-            CommonFlags(None, 3, {}), ZooFlags("mlp", None, 2, None, str(tmp_path / "missing" / "out.json"), OUTPUT)
+            CommonFlags(None, 3, {}), ZooFlags("mlp", None, None, None, str(tmp_path / "missing" / "out.json"), None)
         )
 
 

@@ -12,7 +12,7 @@ from hub.bench import sweep as sweep_module
 from hub.bench.contenders import HUB, backend_alone, contenders, is_hub, more_names, options_of, zoo_names
 from hub.bench.sweep import Job, Sweep, command_of, jobs_of, sweep
 from hub.cli.bench import CommonFlags, ZooFlags, print_zoo
-from hub.errors import HubError, OptionError
+from hub.errors import BenchmarkError, HubError, OptionError
 
 GIVEN = {"threads": 1, "backends": ("eager",), "tune": "off"}
 
@@ -98,6 +98,18 @@ def test_flags_that_contradict_the_zoo_are_named() -> None:
     """`hub bench bert --zoo` is a mistake, not a guess."""
     with pytest.raises(OptionError, match="MODEL cannot be combined with --zoo"):
         print_zoo(CommonFlags(None, 3, {}), ZooFlags("bert", None, 1, None, None, "out"))
+
+
+def test_a_zoo_in_which_nothing_could_run_fails(finished: tuple[Sweep, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables are written all the same, with the cause of each failure."""
+    run = sweep_module.read(finished[0].folder / "mlp-b64.json")
+    assert run is not None
+    failed = tuple(one.model_copy(update={"call_s": None, "failure": "no memory"}) for one in run.results)
+    monkeypatch.setattr(sweep_module, "benchmark", lambda *_, **__: run.model_copy(update={"results": failed}))
+    folder = finished[0].folder.with_name("failed")
+    with pytest.raises(BenchmarkError, match="no contender could run"):
+        print_zoo(CommonFlags("eager", None, GIVEN), ZooFlags(None, "mlp", 1, None, None, str(folder)))
+    assert "no memory" in (folder / "summary.md").read_text()
 
 
 def test_the_zoo_runs_peers_and_the_hub_in_five_ways() -> None:
