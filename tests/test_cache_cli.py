@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import sqlite3
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hub.cache import artifacts
+from hub.cache import artifacts, database
 from hub.cache.artifacts import PARTIAL, SEAL
 from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, LEFTOVERS, Imported, read_imports, write_imports
@@ -131,8 +135,6 @@ def test_what_is_broken_is_named_and_stays(filled: Path) -> None:
 
 def test_what_is_broken_is_removed_on_request(filled: Path) -> None:
     """It checks executables, plans and rows; sound entries stay."""
-    import sqlite3
-
     model(filled).write_bytes(b"y")
     connection = sqlite3.connect(filled / DATABASE)
     with connection:
@@ -145,6 +147,51 @@ def test_what_is_broken_is_removed_on_request(filled: Path) -> None:
     assert run("verify") == f"{filled}: no corrupt entries\n"
     assert len(facts("ls")["kept"]) == 1
     assert len(facts("ls")["failures"]) == 2
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 77
+for command in ls verify; do
+    "$2" -c 'import sys; sys.argv[0] = "hub"; from hub.cli import main; main()' cache $command --cache-dir "$1" || exit $?
+done
+"""
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_sound_cache_on_a_read_only_disk_is_read(filled: Path, has_log: bool) -> None:
+    """It is no corrupt entry that a database cannot be written, with or without the log of a writer."""
+    if shutil.which("unshare") is None:
+        pytest.skip("a read-only disk is made by unshare")
+    writer = Measurements.open(filled)[0] if has_log else None
+    if writer is not None:
+        writer.keep_profile("machine", 1, "{}")
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, "sh", str(filled), sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if writer is not None:
+        writer.close()
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("this user may not mount anything")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{DATABASE}: {3 + has_log} rows of at most" in done.stdout
+    assert f"{filled}: no corrupt entries\n" in done.stdout
+
+
+def test_a_database_that_cannot_be_written_now_is_read(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk or a lock that another process holds is no fault of the file; a row that is damaged is one."""
+    monkeypatch.setattr(database, "FileLock", raising_lock)
+    assert run("verify") == f"{filled}: no corrupt entries\n"
+    connection = sqlite3.connect(filled / DATABASE)
+    with connection:
+        connection.execute("UPDATE measurements SET run_s = 0")
+    connection.close()
+    assert "1 row of measurements: it is not as it was written\n" in run("verify", status=1)
+    (filled / DATABASE).write_bytes(b"no database" * 1000)
+    assert "cannot be read: file is not a database\n" in run("verify", status=1)
+    assert (filled / DATABASE).exists()
+
+
+def raising_lock(*_: Any, **__: Any) -> Any:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_database_that_is_none_is_named(filled: Path) -> None:

@@ -94,6 +94,50 @@ def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Conn
         return _in_memory(f"{path} cannot be used: {why(error, root)}")
 
 
+def read_database(root: Path) -> tuple[sqlite3.Connection, str]:
+    """Return a connection that only reads the measurements under `root`, and a note: "", or why they cannot be read.
+
+    It writes and repairs nothing, so that a sound file on a read-only disk is read. The connection is to an empty database
+    in memory if there is a note. Raises nothing.
+    """
+    path = root / DATABASE
+    try:
+        if reason := distrust(path):
+            return _empty(), reason
+        connection = _reading(path)
+        fault = _schema_fault(connection)
+    except (OSError, ValueError, NotImplementedError, sqlite3.Error) as error:
+        return _empty(), f"{path} cannot be read: {why(error, root)}"
+    if fault:
+        connection.close()
+        return _empty(), f"{path} cannot be read: {fault}"
+    return connection, ""
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """Return a connection that only reads. Raises sqlite3.Error.
+
+    SQLite cannot open a file in WAL mode if it can neither find nor create the file's -shm, unless it is told that no
+    process writes to it; then it reads the file alone, as of the last time that all processes closed it.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    connection = _connect(address, is_address=True)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if is_damage(error):
+            raise
+        return _connect(f"{address}&immutable=1", is_address=True)
+    return connection
+
+
+def _empty() -> sqlite3.Connection:
+    connection = _connect(":memory:")
+    _create_tables(connection)
+    return connection
+
+
 def choices_state(root: Path, backend: str) -> str:
     """Return a digest of a backend's choices, for `BackendSettings.state`; "" if there are none, or they are unreadable.
 
@@ -164,8 +208,8 @@ def _checked(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
     return connection, fault
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+def _connect(path: str, *, is_address: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=is_address)
     # A damaged text loses its row, whose digest no longer matches, and does not fail every query that reads it.
     connection.text_factory = _text
     return connection
@@ -223,6 +267,4 @@ def _set_aside(path: Path) -> str:
 
 
 def _in_memory(reason: str) -> tuple[sqlite3.Connection, str]:
-    connection = _connect(":memory:")
-    _create_tables(connection)
-    return connection, f"measurements last only as long as this process: {reason}"
+    return _empty(), f"measurements last only as long as this process: {reason}"

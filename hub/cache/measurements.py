@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from hub.cache.database import damage_of, is_damage, open_database, why
+from hub.cache.database import damage_of, is_damage, open_database, read_database, why
 from hub.cache.keys import available_cores, backend_parts, digest_of, machine_parts
 from hub.plan import Stage
 from hub.plugin.cost import Cost
@@ -122,19 +122,27 @@ class Measurements:
     Not to be used in a process forked after it was opened.
     """
 
-    def __init__(self, root: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, root: Path, connection: sqlite3.Connection, *, is_read_only: bool = False) -> None:
         self.notes: list[str] = []
         """Problems since opening, each once."""
+        self.is_read_only = is_read_only
+        """True if nothing is written or set aside."""
         self._root = root
         self._connection = connection
         self._lock = threading.Lock()
-        self._was_renewed = False
+        self._was_renewed = is_read_only
 
     @classmethod
     def open(cls, root: Path) -> tuple[Measurements, str]:
         """Return the measurements under `root`, and a note: "", or why an older file was set aside or nothing is stored."""
         connection, note = open_database(root)
         return cls(root, connection), note
+
+    @classmethod
+    def inspect(cls, root: Path) -> tuple[Measurements, str]:
+        """Return the measurements under `root`, to be read only, and a note: "", or why they cannot be read."""
+        connection, note = read_database(root)
+        return cls(root, connection, is_read_only=True), note
 
     def find(self, subject: Subject) -> Measurement | None:
         """Return the measurement of a subject, from its latest 5 rows, or None."""

@@ -198,13 +198,32 @@ def _check_gone(paths: Iterable[Path]) -> None:
 @contextmanager
 def _measurements(root: Path) -> Generator[Measurements]:
     """Yield the measurements of a cache; problems with them are reported on standard error."""
-    kept, note = Measurements.open(root)
+    kept, note = _opened(root)
     try:
         yield kept
     finally:
         kept.close()
         for text in filter(None, (note, *kept.notes)):
             typer.echo(text, err=True)
+
+
+def _opened(root: Path) -> tuple[Measurements, str]:
+    """Return the measurements of a cache, and a note on a problem with them.
+
+    They are only read if they cannot be written: on a read-only or full disk, or while another process holds the lock.
+    """
+    if all(os.access(place, os.W_OK) for place in (root, root / DATABASE)):
+        before = _aside(root)
+        kept, note = Measurements.open(root)
+        if not note or _aside(root) != before:
+            return kept, note
+        kept.close()
+    return Measurements.inspect(root)
+
+
+def _aside(root: Path) -> dict[Path, int]:
+    """Return the files of measurements that were set aside, with the time of that: the last name is used again."""
+    return {path: path.lstat().st_mtime_ns for path in files_aside(root)}
 
 
 def _failures(root: Path) -> tuple[Failure, ...]:
@@ -231,13 +250,13 @@ def _trimmed(root: Path) -> int:
 def _broken_rows(root: Path, *, repair: bool) -> tuple[Broken, ...]:
     if not (root / DATABASE).exists():
         return ()
-    before = files_aside(root)
-    kept, note = Measurements.open(root)
-    found = kept.find_broken(repair=repair)
-    kept.close()
     path = root / DATABASE
-    set_aside = [Broken(path, note, is_removed=files_aside(root) != before)] if note else []  # opening may move it aside
-    return (*set_aside, *(Broken(path, f"{path}: {text}", is_removed=repair) for text in found))
+    kept, note = _opened(root)
+    is_repaired = repair and not kept.is_read_only
+    found = kept.find_broken(repair=is_repaired)
+    kept.close()
+    unusable = [Broken(path, note, is_removed=not kept.is_read_only)] if note else []  # opening has set it aside
+    return (*unusable, *(Broken(path, f"{path}: {text}", is_removed=is_repaired) for text in found))
 
 
 # --- Text -------------------------------------------------------------------------------------------------------------
