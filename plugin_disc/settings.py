@@ -70,6 +70,7 @@ def _switch(variable: str) -> Any:
 class Settings(BackendSettings):
     """Options for compiling clusters. TorchBlade's own variables are read, too."""
 
+    path_fields = ("log_dir",)
     compiler: str = ""
     """Path or name of BladeDISC's `disc_compiler_main`, which then has to compile every cluster. Empty: only our own."""
     compiler_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0

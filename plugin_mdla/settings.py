@@ -44,6 +44,7 @@ _Flags = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_as_pairs)]
 class Settings(BackendSettings):
     """The settings of the MDLA backend."""
 
+    path_fields = ("library", "calibration")
     device: Annotated[Literal["board", "simulator"], BeforeValidator(_lower)] = "board"
     """"simulator" is the software device; it needs no board."""
     simulator: bool = False

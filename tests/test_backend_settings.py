@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -221,6 +223,38 @@ def test_settings_of_a_plugin_that_cannot_be_used_cost_no_call(source: str, reas
     with torch.no_grad():
         torch.testing.assert_close(compiled(torch.ones(2)), torch.ones(2).tanh())
     assert reason in registry().entries["offset"].status.reason
+
+
+def test_relative_paths_of_a_backend_start_at_the_file_that_holds_them(
+    install_plugin: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a hub.toml above the working directory too, also after the options have gone to a worker; names stay."""
+    fields = 'path_fields = ("model",)\n        model: str = ""\n        word: str = ""\n        power: bool = True'
+    install_plugin("offset", SOURCE.replace("power: bool = True", fields))
+    (tmp_path / "hub.toml").write_text('[offset]\nmodel = "a/model"\nword = "a/word"\n')
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+    here = resolve(None, {}, tmp_path / "deep", home=tmp_path)
+    for options in (here, pickle.loads(pickle.dumps(here.for_workers()))):
+        settings = registry().configured(options).entries["offset"].settings
+        assert (settings.model, settings.word) == (f"{tmp_path}/a/model", "a/word")
+    given = resolve({"offset": {"model": "a/model"}}, {}, tmp_path / "deep", home=tmp_path)
+    assert registry().configured(given).entries["offset"].settings.model == "a/model"
+
+
+@pytest.mark.parametrize(
+    ("module", "paths"),
+    [
+        ("plugin_tvm", ("database",)),
+        ("plugin_mdla", ("library", "calibration")),
+        ("plugin_disc", ("log_dir",)),
+    ],
+)
+def test_paths_of_backends_are_fields_of_theirs(module: str, paths: tuple[str, ...]) -> None:
+    """TVM's database, MDLA's calibration and library, DISC's folder of logs."""
+    kind = importlib.import_module(f"{module}.settings").Settings
+    assert kind.path_fields == paths
+    assert {*paths} <= kind.model_fields.keys()
 
 
 NAMED = """

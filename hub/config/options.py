@@ -125,6 +125,11 @@ class Options(BaseModel):
         """Return where a setting came from: "options=", "HUB_THREADS", the path of a hub.toml, or "default"."""
         return self.origins.get(key, DEFAULT)
 
+    def for_workers(self) -> Options:
+        """Return the options without origins, except those of backends' own settings: relative paths start there."""
+        own = {key: origin for key, origin in self.origins.items() if key.partition(".")[0] in self.own}
+        return self.model_copy(update={"origins": own})
+
     def forced(self, operator: str) -> str | None:
         """Return the backend that an overload ("aten.softmax.int") is forced to, or None if it is free."""
         return self.force.get(operator, self.force.get(operator.rpartition(".")[0]))

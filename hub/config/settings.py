@@ -101,6 +101,12 @@ def is_variable(origin: str) -> bool:
     return origin.startswith(PREFIX)
 
 
+def folder_of(origin: str) -> Path | None:
+    """Return the folder of the hub.toml that a setting came from; None if it came from elsewhere."""
+    path = Path(origin)
+    return path.parent if path.is_absolute() and path.name == CONFIG_FILE else None
+
+
 def why_not_named(backend: str) -> str:
     """Return why no backend may have this name: its settings would be mistaken for the hub's; "" if one may."""
     if backend in TABLES:

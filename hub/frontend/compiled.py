@@ -314,7 +314,7 @@ class CompiledGraph:
         return counted
 
     def _planned_aside(self, begun: _Begun, args: Sequence[Any]) -> Binding:
-        options = self.options.model_copy(update={"background": False, "start": "wait", "origins": {}})
+        options = self.options.for_workers().model_copy(update={"background": False, "start": "wait"})
         facts = {"mode": self.mode, "options": options, "threads": begun.maker.threads, "modes": modes()}
         earlier = self._record.begin(pending_plan(self.graph, self.mode, begun.maker.threads))
         self._aside_weights = begun.graph.weights

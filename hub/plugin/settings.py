@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from hub.config.options import resolve
-from hub.config.settings import Setting
+from hub.config.settings import Setting, folder_of
 from hub.config.suggest import did_you_mean
 from hub.errors import OptionError
 
@@ -23,6 +23,8 @@ class BackendSettings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    path_fields: ClassVar[tuple[str, ...]] = ()
+    """Names of the fields that are paths: a relative one in a hub.toml starts at the folder of that file."""
     _cache_folder: Path | None = PrivateAttr(default=None)
 
     @property
@@ -87,6 +89,14 @@ class BackendSettings(BaseModel):
         return None
 
 
+def _anchored(setting: Setting) -> Any:
+    """Return the value of a path, absolute if it is a relative one that was written in a hub.toml."""
+    folder = folder_of(setting.origin)
+    if folder is None or not isinstance(setting.value, str) or not setting.value:
+        return setting.value
+    return str(folder / Path(setting.value).expanduser())
+
+
 def checked_settings(backend: str, kind: type[BackendSettings], given: Mapping[str, Setting]) -> BackendSettings:
     """Return a backend's settings. Raises OptionError, with setting and origin, for an unknown setting or a wrong value."""
     for key, setting in given.items():
@@ -97,7 +107,9 @@ def checked_settings(backend: str, kind: type[BackendSettings], given: Mapping[s
                 hint=f"choose from {', '.join(kind.model_fields) or 'none: it has no settings'}",
             )
     try:
-        return kind(**{key: setting.value for key, setting in given.items()})
+        return kind(
+            **{key: _anchored(setting) if key in kind.path_fields else setting.value for key, setting in given.items()}
+        )
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else next(iter(given), "")

@@ -36,7 +36,7 @@ class Crew:
         self.sample = sample
         self.threads = threads
         self.limits = limits
-        self.options = plain(options)
+        self.options = options.for_workers()
         self.is_timed = is_timed
         self.modes = modes()
         """PyTorch's settings in this process, for every worker."""
@@ -272,8 +272,3 @@ class Crew:
         except PluginError:
             self.suspect(name)
             raise
-
-
-def plain(options: Options) -> Options:
-    """Return options without their origins, which no worker needs."""
-    return options.model_copy(update={"origins": {}})

@@ -21,7 +21,7 @@ from hub.workers.batches import Batches
 from hub.workers.candidate import Candidate, Done
 from hub.workers.clock import Clock
 from hub.workers.compiling import Compiler
-from hub.workers.crew import SHARED, Crew, plain
+from hub.workers.crew import SHARED, Crew
 from hub.workers.limits import ASK_LIMIT_S, ESTIMATE_LIMIT_S, MIN_ASK_S, RUN_LIMIT_S, Limits
 from hub.workers.runners import PlanRunners
 from hub.workers.transfer import Sample
@@ -83,12 +83,12 @@ class Session:
         names = tuple(backends)
         self.crew.start([*names, EAGER] if len(names) > 1 else names)
         for name in names:
-            self.crew.ask_early(name, "answers", backend=name, options=plain(options))
+            self.crew.ask_early(name, "answers", backend=name, options=options.for_workers())
 
     def answers(self, backend: str, options: Options) -> Answers:
         """Return a backend's verdicts on the graph's nodes. Raise HubError if it cannot be loaded, or dies."""
         home = self.crew.home_of(backend)
-        facts = {"backend": backend, "options": plain(options)}
+        facts = {"backend": backend, "options": options.for_workers()}
         with self.crew.phases.during(Work.ASK, backend):
             early: Answers | None = self.crew.early_answer(home, self._ask_limit_s)
             found: Answers = early or self.crew.ask(home, "answers", self._ask_limit_s, **facts)

@@ -14,6 +14,7 @@ from plugin_tvm.database import state_of
 class Settings(BackendSettings):
     """Settings of the backend `tvm`."""
 
+    path_fields = ("database",)
     target: Literal["cpu", "cuda"] = Field(default="cpu", description='"cpu" or "cuda"')
     database: Path | None = Field(
         default=None, description="a folder; without it tuned kernels are kept in the hub's cache"
