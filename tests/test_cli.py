@@ -121,6 +121,7 @@ def test_a_traceback_is_shown_on_request() -> None:
         (("--backends", ","), "option 'backends' (from the command line) must be names of backends, got ','"),
         (("--debug-dir", "tiny.py"), "tiny.py is a file, not a folder"),
         (("--start", "eager"), "a command waits for the plan that it shows"),
+        (("--debug-dir", "debug"), "compiles nothing, so --debug-dir would stay empty"),
         (("--tune", "hard"), "option 'tune' (from the command line) must be one of"),
         (("--backends", "a", "--exclude", "a"), "contradict each other"),
         (("--backends", "inducto"), "(from the command line): no backend is named 'inducto'; did you mean 'inductor'?"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from hub.cli.output import echo_json
+from hub.errors import OptionError
 from hub.report.output import check_output
 from hub.report.progress import progress_for
 from hub.testing.conformance.score import score_lines, write_score
@@ -22,6 +23,8 @@ def print_check(backend: str, *, only: str | None, json: str | None, limit_s: fl
     if json not in (None, _STANDARD_OUTPUT):
         check_output(Path(json))
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
+    if only is not None and not names:
+        raise OptionError(f"--only {only!r} names no check", hint="leave it out to run all of them")
     progress = progress_for(f"check of {backend}")
     score = check_backend(backend, only=names, limit_s=LIMIT_S if limit_s is None else limit_s, progress=progress)
     if json == _STANDARD_OUTPUT:

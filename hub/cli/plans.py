@@ -18,6 +18,7 @@ from hub.bench.models import load_model
 from hub.capture.call import uncompiled
 from hub.cli.output import echo_json
 from hub.cli.plan import print_plans
+from hub.errors import OptionError
 from hub.frontend.direct.why_dynamo import calls_text, why_dynamo
 from hub.frontend.ownership import captured_plans
 from hub.plan import Plan
@@ -38,6 +39,8 @@ def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], ou
     A plan file that the environment or a hub.toml names is the one to be written anew, so it is not replayed then. Raise
     HubError on failure.
     """
+    if "debug_dir" in given:
+        raise OptionError("`hub explain` compiles nothing, so --debug-dir would stay empty", hint="`hub run` fills it")
     if output is not None:
         check_output(Path(output))
         given = {"plan": None, **given}

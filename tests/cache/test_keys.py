@@ -697,6 +697,13 @@ def test_every_option_is_flipped_or_declared_without_effect() -> None:
     assert plan_key() == plan_key(options=Options(origins={"threads": "elsewhere"}))
 
 
+def test_the_page_names_every_option_without_effect() -> None:
+    """Readers learn there which options make no new plan."""
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "caches.md"
+    (row,) = (line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| options |"))
+    assert [name for name in WITHOUT_EFFECT if "." not in name and f"`{name}`" not in row] == []
+
+
 def options_with(name: str, value: Any) -> Options:
     """Return options in which one setting, of a table by its full name, has another value."""
     table, dot, inner = name.partition(".")

@@ -52,11 +52,12 @@ def test_progress_is_shown(install_toy: Toy, monkeypatch: pytest.MonkeyPatch) ->
     ("arguments", "said"),
     [
         (("faulti",), "no backend is named 'faulti'; did you mean 'faulty'?"),
+        (("faulty", "--only", ","), "--only ',' names no check"),
         (("faulty", "--only", "numeric"), "no check is named 'numeric'; did you mean 'numerics'?"),
         (("faulty", "--limit", "0"), "the limit must be a number of seconds above 0"),
         (("faulty", "--json", "nowhere/score.json"), "there is no folder nowhere"),
     ],
-    ids=["backend", "check", "limit", "file"],
+    ids=["backend", "no check", "check", "limit", "file"],
 )
 def test_a_mistake_is_one_message_and_exit_2(arguments: tuple[str, ...], said: str, install_toy: Toy) -> None:
     """Wrong names and places are reported before anything is examined."""
