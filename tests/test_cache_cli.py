@@ -197,7 +197,7 @@ def raising_lock(*_: Any, **__: Any) -> Any:
 def test_a_database_that_is_none_is_named(filled: Path) -> None:
     """Opening it has renamed it."""
     (filled / DATABASE).write_bytes(b"no database" * 1000)
-    assert "set aside as measurements.sqlite.broken-1" in run("verify")
+    assert f"set aside as {DATABASE}.broken-1" in run("verify")
 
 
 def test_a_folder_that_others_may_write_is_broken(filled: Path) -> None:
@@ -246,7 +246,7 @@ def test_pruning_bounds_the_file_of_measurements(filled: Path, monkeypatch: pyte
     """The oldest rows and the corrupt files are removed."""
     (filled / f"{DATABASE}.broken-1").write_bytes(b"damaged")
     monkeypatch.setattr("hub.cache.measurements.MOST", {"measurements": 5, "failures": 1, "choices": 5, "profiles": 5})
-    assert f"{DATABASE}: removed 1 old row and 1 file that had been set aside" in run("prune")
+    assert f"{DATABASE}: removed 1 old row and 1 file no longer in use" in run("prune")
     assert [one["subject"]["backend"] for one in facts("ls")["failures"]] == ["inductor"]
     found = facts("prune")
     assert (found["rows"], found["aside"]) == (0, [])

@@ -152,7 +152,7 @@ def test_a_store_that_was_set_aside_is_mentioned(tmp_path: Path) -> None:
     (tmp_path / "cache" / DATABASE).write_text("no database at all" * 100)
     (tmp_path / "cache" / DATABASE).chmod(0o600)
     (note,) = facts()["cache"]["notes"]
-    assert "set aside as measurements.sqlite.broken-1" in note
+    assert f"set aside as {DATABASE}.broken-1" in note
     assert Measurements.open(tmp_path / "cache")[1] == ""
 
 

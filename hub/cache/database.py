@@ -15,10 +15,11 @@ from filelock import FileLock
 from hub.cache.trust import distrust, distrust_root
 from hub.errors import words_of
 
-DATABASE = "measurements.sqlite"
 SCHEMA_VERSION = 4
-"""Schema version in the file's `user_version`. A file with another one is set aside, not migrated: measuring anew is
-cheap."""
+"""Schema version in the file's name and `user_version`. Another one's file is not migrated: measuring anew is cheap."""
+DATABASE = f"measurements-{SCHEMA_VERSION}.sqlite"
+"""Name of the file. It has the version, so that two versions of the hub that share a folder do not take turns at setting
+each other's measurements aside."""
 BUSY_S = 10.0
 """Seconds to wait for another process's write; a write takes about 0.1 ms, so 16 processes never come near it."""
 _MIN_FREE_BYTES = 1 << 20
@@ -75,9 +76,9 @@ _SURROUNDINGS = frozenset(
 def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Connection, str]:
     """Return a connection to the measurements under `root`, and a note: "", or the problem and what was done about it.
 
-    A file of another schema, or a damaged one, is renamed to `measurements.sqlite.broken-N`. If nothing can be stored (a
-    read-only disk, files that other users own or may write), the connection is to memory. `is_doubted` reads the whole file
-    to find damage, which a normal opening does not. The connection commits each statement by itself. Raises nothing.
+    A damaged file, or one whose schema is not that of its name, is renamed to `DATABASE.broken-N`. If nothing can be stored
+    (a read-only disk, files that other users own or may write), the connection is to memory. `is_doubted` reads the whole
+    file to find damage, which a normal opening does not. The connection commits each statement by itself. Raises nothing.
     """
     path = root / DATABASE
     try:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,8 @@ GRACE_S = 900.0
 """Seconds since its last use during which an entry is not pruned: a planning process may be about to load what it saved."""
 STALE_S = 3600.0
 """Seconds after which a half-written entry was left by a killed process: saving takes seconds."""
+OTHERS_S = 30 * 86400.0
+"""Seconds since its last change after which the file of measurements of another version of the hub is removed."""
 ASIDE_S = 7 * 86400.0
 """Seconds after which a damaged file of measurements that was set aside is no longer of interest."""
 
@@ -53,7 +56,7 @@ class Pruned:
     leftovers: tuple[Path, ...]
     """Half-written files and folders that were removed."""
     aside: tuple[Path, ...]
-    """Files that had been set aside and were removed."""
+    """Files of measurements that were removed: set aside, or of another version of the hub."""
     tuned: tuple[Tuned, ...]
     """Tuning results that were removed."""
     nbytes: int
@@ -81,10 +84,14 @@ def prune(
 
     Entries that this process uses stay, and so do those that any process used within `grace_s`, so that more than the limit
     may be left. Measurements do not count, because their number is bounded; files of them that were set aside are removed
-    after `aside_s`. Tuning results have a limit of their own. Raises nothing.
+    after `aside_s`, and those of other versions of the hub after `OTHERS_S`. Tuning results have a limit of their own.
+    Raises nothing.
     """
     leftovers = _remove_leftovers(root, stale_s)
-    aside = tuple(path for path in files_aside(root) if _is_older(path, aside_s) and _unlinked(path))
+    aside = [path for path in files_aside(root) if _is_older(path, aside_s) and _unlinked(path)]
+    for paths in _other_versions(root):
+        if all(_is_older(path, OTHERS_S) for path in paths):
+            aside += filter(_unlinked, paths)
     kept = _list_kept(root)
     nbytes, now_s = sum(item.nbytes for item in kept), time.time()
     removed: list[Kept] = []
@@ -94,12 +101,21 @@ def prune(
         if not is_in_use(item.path) and now_s - item.used >= grace_s and _remove(item):
             removed.append(item)
             nbytes -= item.nbytes
-    return Pruned(tuple(removed), leftovers, aside, prune_tuned(root, aside_s=aside_s), nbytes)
+    return Pruned(tuple(removed), leftovers, tuple(aside), prune_tuned(root, aside_s=aside_s), nbytes)
 
 
 def files_aside(root: Path) -> tuple[Path, ...]:
     """Return the damaged files of measurements that were set aside, with their logs. Raises nothing."""
     return tuple(sorted(root.glob(f"{DATABASE}.broken-*")))
+
+
+def _other_versions(root: Path) -> list[list[Path]]:
+    """Return the files of measurements of other versions of the hub, each with its logs and its lock."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(root.glob("measurements*.sqlite*")):
+        if not path.name.startswith(DATABASE):
+            found.setdefault(path.name.partition(".sqlite")[0], []).append(path)
+    return list(found.values())
 
 
 def database_bytes(root: Path) -> int:
@@ -139,7 +155,13 @@ def clear(root: Path) -> int:
     for item in _list_kept(root):
         _remove(item)
     _remove_leftovers(root, stale_s=0.0)
-    for path in (root / IMPORTS, root / COMPILERS, *files_aside(root), *root.glob(f"{FORECASTS}/*")):
+    for path in (
+        root / IMPORTS,
+        root / COMPILERS,
+        *files_aside(root),
+        *root.glob(f"{FORECASTS}/*"),
+        *chain(*_other_versions(root)),
+    ):
         _unlinked(path)
     return max(0, before - folder_bytes(root))
 

@@ -103,7 +103,7 @@ def print_pruned(cache: CacheSettings, *, as_json: bool) -> None:
     left = f"{count(len(done.leftovers), 'leftover')} of killed processes"
     typer.echo(f"removed {count(len(done.removed), 'entry')}, {_size(freed)}, and {left}; {_size(done.nbytes)} are left")
     if rows or done.aside:
-        aside = f"{count(len(done.aside), 'file')} that had been set aside"
+        aside = f"{count(len(done.aside), 'file')} no longer in use"
         typer.echo(f"{DATABASE}: removed {count(rows, 'old row')} and {aside}")
     if done.tuned:
         typer.echo(f"tuning: removed {_tuned_text(done.tuned)}")

@@ -11,6 +11,7 @@ import pytest
 from hub.bench import sweep as sweep_module
 from hub.bench.contenders import HUB, backend_alone, contenders, is_hub, more_names, options_of, zoo_names
 from hub.bench.sweep import Job, Sweep, command_of, jobs_of, sweep
+from hub.cache.database import DATABASE
 from hub.cli.bench import CommonFlags, ZooFlags, print_zoo
 from hub.errors import BenchmarkError, HubError, OptionError
 
@@ -44,7 +45,7 @@ def test_first_calls_are_cold_and_second_processes_warm(finished: tuple[Sweep, l
     assert run is not None
     warm = next(one for one in run.results if one.name == "hub@warm")
     assert run.is_fresh
-    assert not list((finished[0].folder.parent / "users").rglob("measurements.sqlite"))
+    assert not list((finished[0].folder.parent / "users").rglob(DATABASE))
     assert (warm.failure, warm.call_s, warm.blocks_s) == ("", None, ())
     assert warm.first_call_s is not None
 

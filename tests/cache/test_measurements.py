@@ -195,7 +195,7 @@ def test_sixteen_processes_that_find_a_damaged_file_set_it_aside_once(tmp_path: 
     """None takes the new file of another for the damaged one."""
     filled(tmp_path).write_bytes(b"no database" * 1000)
     complaints = together(tmp_path, rows=5)
-    assert sum("set aside as measurements.sqlite.broken-1" in text for text in complaints) == 1
+    assert sum(f"set aside as {DATABASE}.broken-1" in text for text in complaints) == 1
     assert complaints.count("") == 15
     assert opened(tmp_path).count() == 80
     assert not (tmp_path / f"{DATABASE}.broken-2").exists()
@@ -227,7 +227,7 @@ def test_a_file_that_cannot_be_used_is_set_aside(tmp_path: Path, name: str) -> N
     spoil(filled(tmp_path))
     (tmp_path / f"{DATABASE}-wal").write_bytes(b"")
     kept, note = Measurements.open(tmp_path)
-    assert "set aside as measurements.sqlite.broken-1" in note
+    assert f"set aside as {DATABASE}.broken-1" in note
     assert reason in note
     kept.keep(measurement())
     kept.close()
@@ -259,7 +259,7 @@ def test_damage_that_shows_late_costs_the_rows_only(tmp_path: Path) -> None:
         pages.write(os.urandom(file.stat().st_size - 4096 * 6))
     for number in range(400):
         kept.find(replace(SUBJECT, structure=f"s{number}"))
-    assert any("set aside as measurements.sqlite.broken-1" in note for note in kept.notes)
+    assert any(f"set aside as {DATABASE}.broken-1" in note for note in kept.notes)
     kept.keep(measurement())
     assert kept.find(SUBJECT) == measurement()
     kept.close()

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hub.cache.imports import IMPORTS, read_imports
 from hub.cache.measurements import Choice, Measurements
 from hub.cache.seals import sealed
 from hub.cache.store import Store
+from hub.cache.upkeep import OTHERS_S, clear, prune
 from hub.plan import FORMAT, Plan, PlannedCluster
 
 PLAN = Plan(graph="g", clusters=(PlannedCluster(name="c0", backend="b", nodes=("n",)),), threads=2)
@@ -62,6 +64,31 @@ def test_measurements_of_another_version_are_put_aside(tmp_path: Path, version: 
     assert found.count_all() == 1
     found.close()
     assert Measurements.open(tmp_path)[1] == ""
+
+
+def test_another_version_keeps_its_measurements_in_the_same_folder(tmp_path: Path) -> None:
+    """Two versions do not take turns at setting each other's file aside; one that is not used any more is pruned."""
+    other = private(tmp_path / f"measurements-{SCHEMA_VERSION + 1}.sqlite", "of another version")
+    log = private(tmp_path / f"{other.name}-wal", "its log")
+    found, note = Measurements.open(tmp_path)
+    found.keep_choice(Choice("key", "about", "b", "choice", 1.0, "2026"))
+    found.close()
+    assert (note, other.read_text()) == ("", "of another version")
+    old_s = time.time() - OTHERS_S - 1.0
+    os.utime(other, (old_s, old_s))
+    assert prune(tmp_path, 1e9).aside == (), "its log was changed later"
+    os.utime(log, (old_s, old_s))
+    assert prune(tmp_path, 1e9).aside == (other, log)
+    assert Measurements.open(tmp_path)[0].count_all() == 1
+    other.touch()
+    clear(tmp_path)
+    assert not other.exists()
+
+
+@pytest.mark.parametrize("page", ["explanation/caches.md", "reference/cli.md"])
+def test_the_pages_name_the_file(page: str) -> None:
+    """Its name changes with the schema."""
+    assert f"`{DATABASE}`" in (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
 
 
 def test_a_plan_without_newer_fields_is_read(store: Store) -> None:

@@ -130,7 +130,7 @@ def test_what_killed_processes_left_is_removed_once_it_is_old(store: Store) -> N
 
 def test_files_that_were_set_aside_go_after_a_week(store: Store) -> None:
     """A person may want to look at them until then."""
-    names = ("measurements.sqlite.broken-1", "measurements.sqlite.broken-1-wal", "measurements.sqlite.broken-2")
+    names = (f"{DATABASE}.broken-1", f"{DATABASE}.broken-1-wal", f"{DATABASE}.broken-2")
     old, log, new = (store.root / name for name in names)
     for path in (old, log, new):
         path.write_bytes(b"x")
@@ -172,7 +172,7 @@ def test_corrupt_entries_are_named_and_removed_on_request(store: Store) -> None:
 def test_clearing_removes_what_is_the_hubs_and_nothing_else(store: Store) -> None:
     """A cache folder may hold other things: the user chooses it."""
     folder, path = keep(store, "key", age_s=0, in_use=True), keep_plan(store, "plan", age_s=0)
-    (store.root / "measurements.sqlite.broken-1").write_bytes(b"x" * 100)
+    (store.root / f"{DATABASE}.broken-1").write_bytes(b"x" * 100)
     (compiler_folder(store.root, "b") / "kernel.so").write_bytes(b"x")
     (store.root / "mine").mkdir()
     (store.root / "mine" / "thesis.tex").write_text("...")

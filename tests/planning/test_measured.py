@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import hub
+from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements
 from hub.planning import measure, race
 from hub.process.environment import variables_set
@@ -311,7 +312,7 @@ def test_broken_measurements_are_set_aside(content: bytes, two_backends: Any, tm
     """A half-written or foreign store costs its prices and nothing else."""
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
-    (cache / "measurements.sqlite").write_bytes(content)
+    (cache / DATABASE).write_bytes(content)
     plan = plan_for(layers(1), backends=list(two_backends), cache=cache)
     assert plan.decided_by == "measured whole plans"
     assert any("measurements" in event.message for event in plan.events if event.kind == "note")
