@@ -139,7 +139,7 @@ def stored_profile(root: Path, threads: int) -> Profile | None:
             return None
     except OSError:
         return None
-    kept, _ = Measurements.open(root)
+    kept, _ = Measurements.inspect(root)
     text = kept.profile(machine_digest(), threads)
     kept.close()
     try:
