@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         TorchRuntimeError,
         Unsupported,
     )
-    from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper
+    from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper, GuardManagerWrapper
     from torch._dynamo.guards import _get_closure_vars as get_closure_vars  # pyright: ignore[reportPrivateUsage]
     from torch._dynamo.hooks import Hooks
     from torch._dynamo.source import ConstantSource, is_from_unspecialized_param_buffer_source
@@ -388,6 +388,11 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
             "torch._dynamo.guards:CheckFunctionManager",
             "Makes Dynamo's own check, in C++, of some of its guards.",
             "id_ref",
+        ),
+        "GuardManagerWrapper": _class(
+            "torch._dynamo.guards:GuardManagerWrapper",
+            "Dynamo's guards of one program, of which calls check a part first.",
+            "check_verbose collect_diff_guard_sources populate_diff_guard_manager",
         ),
         "DeletedGuardManagerWrapper": _class(
             "torch._dynamo.guards:DeletedGuardManagerWrapper", "Marks code of Dynamo's that is invalid."

@@ -20,8 +20,8 @@ MAX_CHANGES = 3
 class Witness(Protocol):
     """What was checked before a program is called, and spares the check of each weight."""
 
-    def holds(self, graph: object, binding: Binding, args: Sequence[Any]) -> bool:
-        """Return whether the weights among the arguments of a graph are those of a binding."""
+    def holds(self, graph: object, binding: Binding | None, args: Sequence[Any]) -> bool:
+        """Return whether the weights among the arguments of a graph are those of a binding. Raise what was held back."""
         ...
 
 

@@ -121,12 +121,11 @@ class CompiledGraph:
         """Run one call. The plan of a backward empties a list of arguments, to free each after its last use."""
         binding = self._bindings.current
         witness, CALLED.witness = CALLED.witness, None
-        if (
-            binding is None
-            or not (binding.guard.holds(args) if witness is None else witness.holds(self, binding, args))
-            or is_any_autocast_enabled()
-            or self.observer is not None
-        ):
+        if witness is None:
+            is_bound = binding is not None and binding.guard.holds(args)
+        else:
+            is_bound = witness.holds(self, binding, args)
+        if binding is None or not is_bound or is_any_autocast_enabled() or self.observer is not None:
             return self._call_slowly(args)
         return binding.run(args)
 

@@ -59,7 +59,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
             found.n_short += 1
             assert holds
             if not all_hold(self, scope):  # Dynamo takes an error in a guard for a guard that fails
-                wrong.append(str(self.all.check_verbose(scope)))
+                wrong.append(str(self.whole.check_verbose(scope)))
         return holds
 
     wrong: list[str] = []
@@ -316,6 +316,115 @@ def test_a_choice_of_guards_of_the_users_own_stays_alone(watched: Watched) -> No
         before = compiled(X)
         model.config.scale = 7.0
         torch.testing.assert_close(compiled(X), before)
+    assert watched.guards == []
+
+
+def test_programs_are_told_apart_without_guards(watched: Watched) -> None:
+    """Under the stance that skips guards, PyTorch checks what distinguishes the programs, by the failures so far."""
+    model = Model().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        for scale in (1.5, 3.0, 1.5, 3.0):
+            model.config.scale = scale
+            for _ in range(3):
+                torch.testing.assert_close(compiled(X), model(X))
+        with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
+            for scale in (1.5, 3.0):
+                model.config.scale = scale
+                torch.testing.assert_close(compiled(X), model(X))
+
+
+def test_an_input_whose_identity_alone_counts_is_compared(watched: Watched) -> None:
+    """Dynamo gives the graph no such input."""
+
+    class Special(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("special", torch.ones(2, 4))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            z = super().forward(y)
+            return z + 1 if x is self.special else z + self.special
+
+    model = Special().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        used(watched, compiled, torch.zeros(2, 4), X)
+        torch.testing.assert_close(compiled(model.special, X), model(model.special, X))
+
+
+def test_an_error_in_a_guard_reaches_the_caller(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo takes an error for a guard that fails, and would drop it: for one, that of Ctrl-C."""
+    model = Model().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        used(watched, compiled, X)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shortcut.Watch, "compare", _raising)
+            with pytest.raises(KeyboardInterrupt):
+                compiled(X)
+        torch.testing.assert_close(compiled(X), model(X))
+
+
+def _raising(_: Any) -> int:
+    raise KeyboardInterrupt
+
+
+def test_a_model_in_a_variable_of_a_closure_is_freed_when_another_one_takes_its_place(watched: Watched) -> None:
+    """The compiled function keeps the module that its variable holds now."""
+    model = Model().eval()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return model(x)
+
+    compiled = compiled_by_torch(call)
+    with torch.no_grad():
+        used(watched, compiled, X)
+        last = weakref.ref(model.blocks[0])
+        model = Model().eval()
+        used(watched, compiled, X)
+        torch.testing.assert_close(compiled(X), model(X))
+    gc.collect()
+    assert last() is None
+
+
+def test_a_model_in_a_global_variable_is_not_kept(watched: Watched) -> None:
+    """It is not the compiled function's."""
+    names: dict[str, Any] = {"model": Model().eval()}
+    exec("def call(x):\n    return model(x)", names)
+    compiled = compiled_by_torch(names["call"])
+    with torch.no_grad():
+        for _ in range(4):
+            torch.testing.assert_close(compiled(X), names["model"](X))
+    last = weakref.ref(names["model"].blocks[0])
+    names["model"] = None
+    gc.collect()
+    assert last() is None
+
+
+def test_inputs_that_are_iterators_are_compared(watched: Watched) -> None:
+    """Reading them takes Dynamo's own functions."""
+    model = Model().eval()
+    compiled = compiled_by_torch(lambda pair: model(next(pair)) + next(pair))
+    with torch.no_grad():
+        for _ in range(5):
+            torch.testing.assert_close(compiled(iter((X, X))), model(X) + X)
+    assert len(watched.guards) <= 1
+
+
+def test_a_program_without_tensors_among_its_inputs_checks_all_guards(watched: Watched) -> None:
+    """Nothing else would tell that a mode intercepts its operators."""
+
+    class Alone(Model):
+        def forward(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return super().forward(self.loose[0].expand(2, 4))
+
+    model = Alone().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(), model())
     assert watched.guards == []
 
 

@@ -25,6 +25,7 @@ from hub.torch_private import (
     OrderedSet,
     Source,
     get_cache_entry_list,
+    get_closure_vars,
 )
 
 
@@ -112,6 +113,6 @@ def is_known(code: types.CodeType, scope: Mapping[str, Any]) -> bool:
 def apart(sources: Sequence[Source], watch: Watch) -> Callable[[Mapping[str, Any]], bool]:
     """Return a function that checks that no tensor at these sources in a call's inputs is one of the watched tensors."""
     expression = "".join(f"{source.name}," for source in sources)
-    read = eval(f"lambda L: ({expression})", {})
+    read = eval(f"lambda L: ({expression})", dict(get_closure_vars()))
     watched = frozenset(map(id, watch.tensors))
     return lambda scope: watched.isdisjoint(map(id, read(scope)))

@@ -695,6 +695,98 @@ static PyType_Spec stamps_spec = {
     .slots = stamps_slots,
 };
 
+/* --- Guards ----------------------------------------------------------------------------------------------------------------
+ * Dynamo's C++ code drops an exception of a Python guard and takes it for a guard that fails. Python delivers signals at the
+ * first instruction of a Python function, before any `try`: Ctrl-C would be lost there.
+ */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *check, *on_error;
+} Guard;
+
+static int
+guard_traverse(Guard *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->check);
+    Py_VISIT(self->on_error);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int
+guard_clear(Guard *self)
+{
+    Py_CLEAR(self->check);
+    Py_CLEAR(self->on_error);
+    return 0;
+}
+
+static void
+guard_dealloc(Guard *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    guard_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+guard_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *check, *on_error;
+    if (!PyArg_ParseTuple(args, "OO", &check, &on_error))
+        return NULL;
+    Guard *self = (Guard *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->check = Py_NewRef(check);
+    self->on_error = Py_NewRef(on_error);
+    return (PyObject *)self;
+}
+
+static PyObject *
+guard_call(Guard *self, PyObject *args, PyObject *kwargs)
+{
+    if (self->check == NULL) /* the garbage collector has cleared it */
+        Py_RETURN_FALSE;
+    PyObject *check = Py_NewRef(self->check), *on_error = Py_NewRef(self->on_error);
+    PyObject *answer = PyObject_Call(check, args, kwargs);
+    if (answer == NULL) {
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        PyErr_NormalizeException(&type, &error, &traceback);
+        if (error != NULL && traceback != NULL)
+            PyException_SetTraceback(error, traceback);
+        if (error != NULL)
+            answer = PyObject_CallOneArg(on_error, error);
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+    }
+    Py_DECREF(check);
+    Py_DECREF(on_error);
+    return answer;
+}
+
+static PyType_Slot guard_slots[] = {
+    {Py_tp_doc, "A function, and another one that gets the error that it raises and returns the answer in its place."},
+    {Py_tp_new, guard_new},
+    {Py_tp_dealloc, guard_dealloc},
+    {Py_tp_traverse, guard_traverse},
+    {Py_tp_clear, guard_clear},
+    {Py_tp_call, guard_call},
+    {0, NULL},
+};
+
+static PyType_Spec guard_spec = {
+    .name = "hub.frontend.direct.native.Guard",
+    .basicsize = sizeof(Guard),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = guard_slots,
+};
+
 /* Return whether no object in a tuple has attributes of its own (`torch._dynamo.mark_dynamic` sets some on tensors). */
 static PyObject *
 have_no_attributes(PyObject *Py_UNUSED(module), PyObject *values)
@@ -719,7 +811,7 @@ static PyMethodDef methods[] = {
 static int
 fill(PyObject *module)
 {
-    PyType_Spec *specs[] = {&comparison_spec, &stamps_spec};
+    PyType_Spec *specs[] = {&comparison_spec, &stamps_spec, &guard_spec};
     for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
         PyObject *type = PyType_FromModuleAndSpec(module, specs[i], NULL);
         int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0;

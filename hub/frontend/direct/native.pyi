@@ -38,5 +38,12 @@ class Stamps:
     def renew(self) -> int:
         """Take the current write counts and addresses; return how often that was done."""
 
+class Guard:
+    """A function, and another one that gets the error that it raises and returns the answer in its place."""
+
+    def __new__(cls, check: Callable[[Any], bool], on_error: Callable[[BaseException], bool], /) -> Guard: ...
+    def __call__(self, scope: Any, /) -> bool:
+        """Return the answer of one of the two."""
+
 def have_no_attributes(values: tuple[Any, ...], /) -> bool:
     """Return whether no object in a tuple has attributes of its own."""

@@ -359,7 +359,7 @@ class Program:
             self._armed = None
             if is_whole:
                 if self._n_uses >= MIN_USES:
-                    self._pauses[torch.is_grad_enabled()].n_calls = 0
+                    self._pauses[torch.is_grad_enabled()].reset()
                 self._n_uses = 0
         if not steps:
             return None

@@ -14,7 +14,8 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,24 +25,25 @@ from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.general import apart, checked
 from hub.frontend.direct.reads import Needs, Reads, Step, find, needs_of, root_of
 from hub.frontend.direct.trial import Pause
-from hub.frontend.direct.watch import CHANGED, SAME, Watch, why_unwatched
+from hub.frontend.direct.watch import CHANGED, SAME, Watch, native, why_unwatched
 from hub.torch_private import (
     ConvertFrameReturn,
     DynamoContext,
     EnableTorchFunction,
+    GuardManagerWrapper,
     Hooks,
     InstructionTranslator,
     Source,
     is_torch_function_enabled,
 )
 
-MIN_STEPS = 8
-"""Number of watched sources from which on a shortcut saves more than its own check costs."""
+MIN_STEPS = 32
+"""Number of watched sources from which on a shortcut saves more than its own check costs: a linear layer has about 15."""
 MIN_USES = 128
 """Number of calls after which a watch has paid off, so that the next one need not wait.
 
 Making one for MiniLM takes 42 ms, and saves 0.4 ms of each call (`benchmarks.dynamo_share`)."""
-MAX_WATCHES = 64
+MAX_WATCHES = 256
 """Maximum number of watches of one compiled model: one for each program and module. The oldest is dropped first."""
 _WATCHES = "hub_watches"
 """Attribute of the context object of one call of `torch.compile` that holds its watches."""
@@ -54,7 +56,6 @@ class Shortcut:
     def __init__(self, code: types.CodeType) -> None:
         self._code = code
         self._output: weakref.ref[Any] | None = None
-        self._inputs: tuple[Source, ...] = ()
         self._graph: weakref.ref[CompiledGraph] | None = None
         self._found: tuple[Any, Guards] | None = None
 
@@ -69,16 +70,11 @@ class Shortcut:
         """Return Dynamo's hooks with one more, which splits the guards. The user's own choice of guards stays alone."""
         if given.guard_export_fn is not None or given.guard_filter_fn is not None or why_unwatched():
             return given
-        return Hooks(guard_export_fn=self._guarded, guard_fail_fn=given.guard_fail_fn)
+        return replace(given, guard_export_fn=self._guarded)
 
     def translated(self, output: Any) -> None:
-        """Note Dynamo's state of the frame and the inputs of its graph, which Dynamo passes to no hook."""
+        """Note Dynamo's state of the frame, which it passes to no hook."""
         self._output = weakref.ref(output)
-        self._inputs = tuple(
-            one.source
-            for one in output.graphargs
-            if one.is_tensor and not one.pass_arg_as_tensor and one.source is not None
-        )
 
     def calls(self, graph: CompiledGraph) -> None:
         """Note the graph that the frame's code calls. One that writes to its inputs compares its weights itself."""
@@ -90,34 +86,20 @@ class Shortcut:
         output = self._output and self._output()
         if output is None or not is_torch_function_enabled():
             return
-        scope = {"L": output.local_scope, "G": output.global_scope}
-        modules = {f"L[{name!r}]": name for name, one in output.local_scope.items() if isinstance(one, torch.nn.Module)}
-        inputs = frozenset(f"L[{name!r}]" for name in output.local_scope) - modules.keys()
-        needs = needs_of(((guard.create_fn_name(), guard) for guard in guards), inputs, scope)
-        if len(needs.steps) < MIN_STEPS:
-            return
-        read = {root_of(step.source).name for step in needs.steps}
-        kept = (*needs.kept, *needs.of_the_thread)
-        for guard in kept:
-            guard.obj_weakref = None  # else a tensor that Dynamo makes from an array would be compared with ==
-        if (check := checked(self._code, output, kept)) is None:
-            return
-        tensors = [one for one in self._inputs if root_of(one).name in inputs]
-        names = tuple(name for root, name in modules.items() if root in read)
-        made = Guards(self._code, needs, names, tensors, output.global_scope, self._graph)
-        self._found = check.guard_manager.root, made
+        try:
+            self._found = _split(self._code, output, list(guards), self._graph)
+        except Exception:  # noqa: BLE001 - it walks the user's objects; without a shortcut Dynamo checks all guards
+            self._found = None
 
     def install(self, captured: ConvertFrameReturn) -> None:
         """Make the calls of a captured frame check less."""
-        made = captured.guarded_code
-        if self._found is None or made is None:
+        manager: Any = getattr(captured.guarded_code, "guard_manager", None)
+        if self._found is None or type(manager) is not GuardManagerWrapper:
             return
         root, guards = self._found
-        manager: Any = made.guard_manager
-        guards.all = manager.root
-        _add_last(root, guards.hold)
-        manager.root = root
-        manager.check_verbose = guards.all.check_verbose  # the reason for a new capture names the guard that failed
+        guards.whole = manager.root
+        _add_last(root, native.Guard(guards.hold, _hold_back))
+        _SplitManager.change(manager, root)
 
 
 class _Current(threading.local):
@@ -139,6 +121,89 @@ def called(graph: CompiledGraph) -> None:
         _current.stack[-1].calls(graph)
 
 
+def _split(
+    code: types.CodeType, output: Any, guards: Sequence[Any], graph: weakref.ref[CompiledGraph] | None
+) -> tuple[Any, Guards] | None:
+    """Return a check of the guards that no watch implies, and the others; None if a shortcut would not pay off."""
+    scope = {"L": output.local_scope, "G": output.global_scope}
+    modules = {f"L[{name!r}]": name for name, one in output.local_scope.items() if isinstance(one, torch.nn.Module)}
+    inputs = frozenset(f"L[{name!r}]" for name in output.local_scope) - modules.keys()
+    needs = needs_of(((guard.create_fn_name(), guard) for guard in guards), inputs, scope)
+    sources = (guard.originating_source for guard in needs.kept if guard.create_fn_name() == "TENSOR_MATCH")
+    tensors = [source for source in sources if root_of(source).name in inputs]
+    # Dynamo compares the thread's dispatch keys together with the form of a tensor: without one it would not see them.
+    if len(needs.steps) < MIN_STEPS or not tensors:
+        return None
+    read = {root_of(step.source).name for step in needs.steps}
+    kept = (*needs.kept, *needs.of_the_thread)
+    for guard in kept:
+        guard.obj_weakref = None  # Dynamo compares it with that of the second check, by ==, which an array does not have
+    if (check := checked(code, output, kept)) is None:
+        return None
+    names = tuple(name for root, name in modules.items() if root in read)
+    return check.guard_manager.root, Guards(code, needs, names, tensors, output.global_scope, graph)
+
+
+class _SplitManager(GuardManagerWrapper):
+    """Dynamo's manager of a program's guards, of which calls check one part first (`root`)."""
+
+    whole: Any
+    """Dynamo's check of all guards."""
+
+    @classmethod
+    def change(cls, manager: Any, root: Any) -> None:
+        """Let calls check `root` first. The object stays: what ends a program's code when an object dies refers to it."""
+        manager.__class__, manager.whole, manager.root = cls, manager.root, root
+
+    def check_verbose(self, x: Any) -> Any:
+        """Return the guard that fails, for messages: the reason for a new capture names it as without the shortcut."""
+        return self.whole.check_verbose(x)
+
+    def collect_diff_guard_sources(self) -> Any:
+        """Return the sources that distinguish programs, by the failures in both parts.
+
+        Under `torch.compiler.set_stance(skip_guard_eval_unsafe=True)` calls check these alone.
+        """
+        super().collect_diff_guard_sources()
+        return self._with_whole(super().collect_diff_guard_sources)
+
+    def populate_diff_guard_manager(self) -> None:
+        """Make the check of those sources."""
+        self._with_whole(super().populate_diff_guard_manager)
+
+    def _with_whole(self, function: Callable[[], Any]) -> Any:
+        root, self.root = self.root, self.whole
+        try:
+            return function()
+        finally:
+            self.root = root
+
+
+def _hold_back(error: BaseException) -> bool:
+    """Keep an error, such as that of Ctrl-C, until the program calls its graph: Dynamo would drop it."""
+    CALLED.witness = _Interrupted(error)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupted:
+    """An error to be raised in place of the call of a graph."""
+
+    error: BaseException
+
+    def holds(self, graph: object, binding: Binding | None, args: Sequence[Any]) -> bool:  # noqa: ARG002 - as `Witness`
+        """Raise the error."""
+        raise self.error
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Where a watch is, and how many calls it has served."""
+
+    held: weakref.ref[_Held]
+    n_uses: int = 0
+
+
 class Guards:
     """The guards of one program that a watch implies, and the watches of the modules that it was called for."""
 
@@ -151,92 +216,96 @@ class Guards:
         global_names: dict[str, Any],
         graph: weakref.ref[CompiledGraph] | None,
     ) -> None:
-        self.all: Any = None
-        """Dynamo's check of all guards of the program."""
+        self.whole: Any = None
+        """Dynamo's check of all guards of the program. Set when Dynamo has captured it."""
         self._code = weakref.ref(code)
         self._steps: tuple[Step, ...] = needs.steps
         self._names, self._inputs, self._globals, self._graph = names, inputs, global_names, graph
-        self._watches: dict[tuple[int, ...], weakref.ref[_Held]] = {}
+        self._watches: dict[tuple[int, ...], _Kept] = {}
         self._pause = Pause()
 
     def hold(self, scope: Mapping[str, Any]) -> bool:
         """Return whether the guards hold for a call, given as its local variables. Dynamo asks this before each call."""
+        if isinstance(CALLED.witness, _Interrupted):
+            return self._all_hold(scope)
         CALLED.witness = None
         key = tuple([id(scope[name]) for name in self._names])
-        reference = self._watches.get(key)
-        held = None if reference is None else reference()
-        if held is not None and held.holds(scope):
-            if self._graph is not None:
-                CALLED.witness = _Witness(self._graph, held)
-            return True
-        if reference is not None:
-            self._drop(key, held)
-        if not self._all_hold(scope):
-            return False
-        try:
-            if self._pause.is_over() and not self._watch(key, scope):
-                self._pause.grow()
-        except Exception:  # noqa: BLE001 - Dynamo would take it for a guard that fails, and the guards hold
-            self._pause.grow()
-        return True
+        kept = self._watches.get(key)
+        if kept is not None:
+            held = kept.held()
+            if held is None or (found := held.watch.compare()) == CHANGED:
+                self._drop(key, kept, held)
+            elif held.are_apart(scope):
+                kept.n_uses += 1
+                if found != SAME:
+                    held.watch.renew()
+                if self._graph is not None:
+                    CALLED.witness = _Witness(self._graph, held)
+                return True
+            else:
+                return self._all_hold(scope)
+        return self._all_hold(scope) and self._try_to_watch(key, scope)
 
-    def _drop(self, key: tuple[int, ...], held: _Held | None) -> None:
+    def _drop(self, key: tuple[int, ...], kept: _Kept, held: _Held | None) -> None:
         """Forget a watch, and wait with the next one unless it has paid off."""
         self._watches.pop(key, None)
         if held is not None:
             held.end()
-        if held is None or held.n_uses < MIN_USES:
+        if kept.n_uses < MIN_USES:
             self._pause.grow()
         else:
-            self._pause.n_calls = 0
+            self._pause.reset()
 
     def _all_hold(self, scope: Mapping[str, Any]) -> bool:
         """Return whether all guards hold. One is on `__torch_function__`, which Dynamo disables while it checks guards."""
         with EnableTorchFunction():
-            return self.all.check(scope)
+            return self.whole.check(scope)
+
+    def _try_to_watch(self, key: tuple[int, ...], scope: Mapping[str, Any]) -> bool:
+        """Watch what the guards read, unless the pause is not over. Return True: the guards hold."""
+        try:
+            if self._pause.is_over() and not self._watch(key, scope):
+                self._pause.grow()
+        except Exception:  # noqa: BLE001 - it walks the user's objects
+            self._pause.grow()
+        return True
 
     def _watch(self, key: tuple[int, ...], scope: Mapping[str, Any]) -> bool:
         """Watch what the guards read, as it is now. Return False if that is impossible."""
         roots = tuple(scope[name] for name in self._names)
-        watches = _watches_for(self._code(), self._names, roots)
-        found = None if watches is None else find(self._steps, {"L": scope, "G": self._globals})
-        if watches is None or not isinstance(found, Reads):
+        place = _place_for(self._code(), self._names, roots)
+        found = None if place is None else find(self._steps, {"L": scope, "G": self._globals})
+        if place is None or not isinstance(found, Reads) or not place.has_all(found):
             return False
         watch = Watch(found)
-        held = _Held(watches, roots, watch, apart(self._inputs, watch))
         if not self._all_hold(scope):  # another thread has changed something since the last check
             return False
-        watches.add((id(self), key), held)
-        living = {one: kept for one, kept in list(self._watches.items()) if kept() is not None}
-        self._watches = {**living, key: weakref.ref(held)}
+        held = _Held(place.watches, self, roots, watch, apart(self._inputs, watch))
+        place.watches.add(held, place.parts)
+        living = {one: kept for one, kept in list(self._watches.items()) if kept.held() is not None}
+        self._watches = {**living, key: _Kept(weakref.ref(held))}
         return True
 
 
 class _Held:
     """A watch for calls of some modules."""
 
-    __slots__ = ("__weakref__", "_are_apart", "_owner", "_roots", "bound", "n_uses", "watch", "weights")
+    __slots__ = ("__weakref__", "_owner", "are_apart", "bound", "guards", "roots", "watch", "weights")
 
     def __init__(
-        self, owner: _Watches, roots: tuple[Any, ...], watch: Watch, are_apart: Callable[[Mapping[str, Any]], bool]
+        self,
+        owner: _Watches,
+        guards: Guards,
+        roots: tuple[Any, ...],
+        watch: Watch,
+        are_apart: Callable[[Mapping[str, Any]], bool],
     ) -> None:
-        self._owner = weakref.ref(owner)
-        self._roots = roots  # so that no other object has the identity of one of them
-        self.watch, self._are_apart = watch, are_apart
+        self._owner, self.guards = weakref.ref(owner), weakref.ref(guards)
+        self.roots = roots  # so that no other object has the identity of one of them
+        self.watch, self.are_apart = watch, are_apart
         self.weights = frozenset(map(id, watch.tensors))
-        self.n_uses = 0
         self.bound: tuple[weakref.ref[Binding], int] | None = None
         """A binding whose weights were as they are now at one number of renewals of the watch."""
-
-    def holds(self, scope: Mapping[str, Any]) -> bool:
-        """Return whether nothing has changed, and no input is a part of the model. Count the call."""
-        found = self.watch.compare()
-        if found == CHANGED or not self._are_apart(scope):
-            return False
-        if found != SAME:
-            self.watch.renew()
-        self.n_uses += 1
-        return True
 
     def end(self) -> None:
         """Drop all watches of the compiled model: they would keep alive what the model has dropped."""
@@ -252,12 +321,14 @@ class _Witness:
     def __init__(self, graph: weakref.ref[CompiledGraph], held: _Held) -> None:
         self._graph, self._held, self._n_renewals = graph, weakref.ref(held), held.watch.n_renewals
 
-    def holds(self, graph: object, binding: Binding, args: Sequence[Any]) -> bool:
+    def holds(self, graph: object, binding: Binding | None, args: Sequence[Any]) -> bool:
         """Return whether the weights of a call are those of a binding. Compare each only if it may have changed.
 
         A write after the renewal, in another thread, is noticed before the next call.
         """
         held = self._held()
+        if binding is None:
+            return False
         if held is None or graph is not self._graph():
             return binding.guard.holds(args)
         bound = held.bound
@@ -276,46 +347,67 @@ class _Watches:
     __slots__ = ("__weakref__", "_held")
 
     def __init__(self) -> None:
-        self._held: dict[Any, _Held] = {}
+        self._held: tuple[_Held, ...] = ()
 
     def __reduce__(self) -> tuple[type[_Watches], tuple[()]]:
         """Copy and pickle as empty: they watch the objects of this model."""
         return _Watches, ()
 
-    def add(self, key: Any, held: _Held) -> None:
-        """Keep a watch in the place of an earlier one with the same key."""
-        others = [(one, kept) for one, kept in list(self._held.items()) if one != key]
-        self._held = dict([*others, (key, held)][-MAX_WATCHES:])
+    def add(self, new: _Held, parts: frozenset[int]) -> None:
+        """Keep a watch. Drop those of programs that PyTorch has dropped, and of modules that are no `parts` any more."""
+        living = (
+            one
+            for one in self._held
+            if (guards := one.guards()) is not None
+            and {*map(id, one.roots)} <= parts
+            and (guards is not new.guards() or one.roots != new.roots)
+        )
+        self._held = (*living, new)[-MAX_WATCHES:]
 
     def clear(self) -> None:
         """Drop all."""
-        self._held = {}
+        self._held = ()
 
 
-def _watches_for(code: types.CodeType | None, names: Sequence[str], roots: Sequence[Any]) -> _Watches | None:
-    """Return where to keep watches of these objects: with the compiled model that is called, if all are parts of it.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where to keep watches, and the modules that the compiled model keeps alive, by identity."""
+
+    watches: _Watches
+    parts: frozenset[int]
+
+    def has_all(self, found: Reads) -> bool:
+        """Return whether the compiled model keeps all modules alive that a watch would keep alive."""
+        return all(id(one) in self.parts for one in found.objects.values() if isinstance(one, torch.nn.Module))
+
+
+def _place_for(code: types.CodeType | None, names: Sequence[str], roots: Sequence[Any]) -> _Place | None:
+    """Return where to keep watches of these modules: with the compiled model that is called, if all are parts of it.
 
     Otherwise return None. The model is looked up on the stack, since PyTorch tells nothing of it before a call.
     """
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - inspect.stack() reads source files
-    while frame is not None:
-        if {"self", "fn"} <= {*frame.f_code.co_freevars}:
-            variables = frame.f_locals
-            if isinstance(context := variables.get("self"), DynamoContext):
-                if _has_parts(variables.get("fn"), code, names, roots):
-                    return vars(context).setdefault(_WATCHES, _Watches())
+    for variables in _variables_of_callers():
+        if isinstance(context := variables.get("self"), DynamoContext):
+            function = variables.get("fn")
+            model = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
+            if isinstance(model, torch.nn.Module):
+                parts = frozenset(map(id, model.modules()))
+            elif code is not None and getattr(function, "__code__", None) is code and {*names} <= {*code.co_freevars}:
+                parts = frozenset(id(part) for root in roots for part in root.modules())
+            else:
                 return None
-        frame = frame.f_back
+            is_whole = {*map(id, roots)} <= parts
+            return _Place(vars(context).setdefault(_WATCHES, _Watches()), parts) if is_whole else None
     return None
 
 
-def _has_parts(function: Any, code: types.CodeType | None, names: Sequence[str], roots: Sequence[Any]) -> bool:
-    """Return whether a compiled function keeps these objects alive: as parts of its module, or in its cells."""
-    model = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
-    if isinstance(model, torch.nn.Module):
-        parts = {id(part) for part in model.modules()}
-        return all(id(root) in parts for root in roots)
-    return code is not None and getattr(function, "__code__", None) is code and {*names} <= {*code.co_freevars}
+def _variables_of_callers() -> Iterator[Mapping[str, Any]]:
+    """Yield the variables of each caller that may be the function that `torch.compile` made."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - inspect.stack() reads source files
+    while frame is not None:
+        if {"self", "fn"} <= {*frame.f_code.co_freevars}:
+            yield frame.f_locals
+        frame = frame.f_back
 
 
 def _add_last(root: Any, check: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -32,6 +32,10 @@ class Pause:
             return False
         return True
 
+    def reset(self) -> None:
+        """Begin with short pauses again, after an attempt that has paid off."""
+        self.n_calls = 0
+
     def grow(self) -> None:
         """Wait twice as long as the last time."""
         self._left = self.n_calls = min(max(1, 2 * self.n_calls), MAX_PAUSE)
