@@ -27,10 +27,12 @@ class Witness(Protocol):
 
 class _Called(threading.local):
     witness: Witness | None = None
+    dropped: tuple[object, ...] = ()
+    """What guards no longer need. It is freed here: if an object dies while guards are checked, Dynamo may free them."""
 
 
 CALLED = _Called()
-"""The witness for the graph that this thread calls next. The graph takes it away."""
+"""What the guards before a call leave for the graph that this thread calls next. The graph takes it away."""
 
 
 class Binding:

@@ -121,6 +121,8 @@ class CompiledGraph:
         """Run one call. The plan of a backward empties a list of arguments, to free each after its last use."""
         binding = self._bindings.current
         witness, CALLED.witness = CALLED.witness, None
+        if CALLED.dropped:
+            CALLED.dropped = ()
         if witness is None:
             is_bound = binding is not None and binding.guard.holds(args)
         else:

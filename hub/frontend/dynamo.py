@@ -22,7 +22,7 @@ from hub.config.options import Options, resolve
 from hub.errors import CaptureError, HubError, OptionError, PlanError, warn_user
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.recorder import made_for_dynamo
-from hub.frontend.direct.shortcut import Shortcut, called, translated
+from hub.frontend.direct.shortcut import Shortcut, called, graph_made, translated
 from hub.frontend.eager_plans import eager_plan
 from hub.frontend.ownership import calling_wrapper, register
 from hub.plan_file import read_plans
@@ -156,6 +156,7 @@ def _compiled(
     """Return the callable for a graph. The bodies of its control flow become callables of their own inside it."""
     compiled = CompiledGraph(graph, kind, options, original, owner, is_body=is_body, phases=phases)
     register(compiled)
+    graph_made()
     compiled.bodies = {
         body.target: as_called(
             _compiled(body.graph, kind, _for_body(options, body.graph), body.graph.module, owner, phases, is_body=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import pickle
 import weakref
@@ -20,7 +21,7 @@ from hub.frontend.direct.shortcut import MIN_USES
 from hub.frontend.direct.trial import Pause
 from tests.direct.answers import assert_same, outcome
 from tests.direct.guards import Guards, changes_of, settings
-from tests.direct.test_mutations import LASTING, MODELS, OPTIONS, Model
+from tests.direct.test_mutations import LASTING, MODELS, OPTIONS, Model, made
 
 X = torch.randn(2, 4)
 
@@ -387,6 +388,43 @@ def test_a_model_in_a_variable_of_a_closure_is_freed_when_another_one_takes_its_
         torch.testing.assert_close(compiled(X), model(X))
     gc.collect()
     assert last() is None
+
+
+def test_a_variable_without_a_value_is_pythons_error(watched: Watched) -> None:
+    """And nothing of it is left for the next call."""
+    model = Model().eval()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return model(x)
+
+    compiled, kept = compiled_by_torch(call), model
+    with torch.no_grad():
+        used(watched, compiled, X)
+        del model
+        with pytest.raises(NameError):
+            compiled(X)
+        model = kept
+        torch.testing.assert_close(compiled(X), model(X))
+
+
+def test_code_is_dropped_with_an_object_that_only_a_watch_kept(watched: Watched) -> None:
+    """An object whose identity a guard compares is replaced: PyTorch drops the code of its guards when it dies."""
+
+    class Called:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.by
+
+    model = Model().eval()
+    compiled = compiled_by_torch(model)
+    with torch.no_grad():
+        for number in range(12):
+            model.scaled = functools.lru_cache(made(number)) if number % 2 else Called(number)
+            for _ in range(3):
+                torch.testing.assert_close(compiled(X), model(X))
+                gc.collect()
 
 
 def test_a_model_in_a_global_variable_is_not_kept(watched: Watched) -> None:

@@ -57,6 +57,7 @@ class Shortcut:
         self._code = code
         self._output: weakref.ref[Any] | None = None
         self._graph: weakref.ref[CompiledGraph] | None = None
+        self._has_graph = False
         self._found: tuple[Any, Guards] | None = None
 
     def __enter__(self) -> Shortcut:
@@ -76,15 +77,19 @@ class Shortcut:
         """Note Dynamo's state of the frame, which it passes to no hook."""
         self._output = weakref.ref(output)
 
+    def made(self) -> None:
+        """Note that the frame's code calls a graph, which takes what the guards leave for it."""
+        self._has_graph = True
+
     def calls(self, graph: CompiledGraph) -> None:
-        """Note the graph that the frame's code calls. One that writes to its inputs compares its weights itself."""
+        """Note the graph if nothing is between it and the code. If it writes to its inputs, it compares its weights itself."""
         if not graph.graph.mutated:
             self._graph = weakref.ref(graph)
 
     def _guarded(self, guards: Any) -> None:
         """Make the checks that replace the check of all guards. Called when Dynamo has built that one."""
         output = self._output and self._output()
-        if output is None or not is_torch_function_enabled():
+        if output is None or not self._has_graph or not is_torch_function_enabled():
             return
         try:
             self._found = _split(self._code, output, list(guards), self._graph)
@@ -98,8 +103,11 @@ class Shortcut:
             return
         root, guards = self._found
         guards.whole = manager.root
+        try:
+            _SplitManager.change(manager, root)
+        except TypeError:  # Dynamo's class has another layout in this PyTorch
+            return
         _add_last(root, native.Guard(guards.hold, _hold_back))
-        _SplitManager.change(manager, root)
 
 
 class _Current(threading.local):
@@ -113,6 +121,12 @@ def translated() -> None:
     """Tell the shortcut of the frame that Dynamo captures now what is known only while Dynamo calls the backend."""
     if _current.stack:
         _current.stack[-1].translated(InstructionTranslator.current_tx().output)
+
+
+def graph_made() -> None:
+    """Tell that shortcut that the frame's code will call a graph."""
+    if _current.stack:
+        _current.stack[-1].made()
 
 
 def called(graph: CompiledGraph) -> None:
@@ -180,7 +194,9 @@ class _SplitManager(GuardManagerWrapper):
 
 
 def _hold_back(error: BaseException) -> bool:
-    """Keep an error, such as that of Ctrl-C, until the program calls its graph: Dynamo would drop it."""
+    """Keep an error that ends programs, as Ctrl-C does, until the graph is called: Dynamo would drop it. Others fail the guard."""
+    if isinstance(error, Exception):
+        return False
     CALLED.witness = _Interrupted(error)
     return True
 
@@ -229,27 +245,34 @@ class Guards:
         if isinstance(CALLED.witness, _Interrupted):
             return self._all_hold(scope)
         CALLED.witness = None
-        key = tuple([id(scope[name]) for name in self._names])
+        try:
+            return self._hold(scope)
+        except Exception:  # noqa: BLE001 - Dynamo would take it for a guard that fails, and capture the frame again
+            return self._all_hold(scope)
+
+    def _hold(self, scope: Mapping[str, Any]) -> bool:
+        key = tuple([id(scope.get(name)) for name in self._names])  # a variable of a closure may have no value
         kept = self._watches.get(key)
-        if kept is not None:
-            held = kept.held()
-            if held is None or (found := held.watch.compare()) == CHANGED:
-                self._drop(key, kept, held)
-            elif held.are_apart(scope):
-                kept.n_uses += 1
-                if found != SAME:
-                    held.watch.renew()
-                if self._graph is not None:
-                    CALLED.witness = _Witness(self._graph, held)
-                return True
-            else:
-                return self._all_hold(scope)
-        return self._all_hold(scope) and self._try_to_watch(key, scope)
+        if kept is None:
+            return self._all_hold(scope) and self._try_to_watch(key, scope)
+        held = kept.held()
+        if held is None or (found := held.watch.compare()) == CHANGED:
+            self._drop(key, kept, held)
+            return self._all_hold(scope) and self._try_to_watch(key, scope)
+        if not held.are_apart(scope):
+            return self._all_hold(scope)
+        kept.n_uses += 1
+        if found != SAME:
+            held.watch.renew()
+        if self._graph is not None:
+            CALLED.witness = _Witness(self._graph, held)
+        return True
 
     def _drop(self, key: tuple[int, ...], kept: _Kept, held: _Held | None) -> None:
         """Forget a watch, and wait with the next one unless it has paid off."""
         self._watches.pop(key, None)
         if held is not None:
+            CALLED.dropped = (*CALLED.dropped, held)
             held.end()
         if kept.n_uses < MIN_USES:
             self._pause.grow()
@@ -360,13 +383,15 @@ class _Watches:
             for one in self._held
             if (guards := one.guards()) is not None
             and {*map(id, one.roots)} <= parts
-            and (guards is not new.guards() or one.roots != new.roots)
+            and (guards is not new.guards() or [*map(id, one.roots)] != [*map(id, new.roots)])
         )
-        self._held = (*living, new)[-MAX_WATCHES:]
+        before, self._held = self._held, (*living, new)[-MAX_WATCHES:]
+        CALLED.dropped = (*CALLED.dropped, before)
 
     def clear(self) -> None:
         """Drop all."""
-        self._held = ()
+        before, self._held = self._held, ()
+        CALLED.dropped = (*CALLED.dropped, before)
 
 
 @dataclass(frozen=True, slots=True)
