@@ -82,7 +82,7 @@ class Shortcut:
         self._has_graph = True
 
     def calls(self, graph: CompiledGraph) -> None:
-        """Note the graph if nothing is between it and the code. If it writes to its inputs, it compares its weights itself."""
+        """Note the graph if nothing is between it and the code. One that writes to its inputs compares weights itself."""
         if not graph.graph.mutated:
             self._graph = weakref.ref(graph)
 
@@ -194,7 +194,7 @@ class _SplitManager(GuardManagerWrapper):
 
 
 def _hold_back(error: BaseException) -> bool:
-    """Keep an error that ends programs, as Ctrl-C does, until the graph is called: Dynamo would drop it. Others fail the guard."""
+    """Keep an error like that of Ctrl-C until the graph is called: Dynamo would drop it. Others fail the guard."""
     if isinstance(error, Exception):
         return False
     CALLED.witness = _Interrupted(error)
