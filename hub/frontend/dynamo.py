@@ -22,7 +22,7 @@ from hub.config.options import Options, resolve
 from hub.errors import CaptureError, HubError, OptionError, PlanError, warn_user
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.recorder import made_for_dynamo
-from hub.frontend.direct.shortcut import Shortcut, called, graph_made, translated
+from hub.frontend.direct.shortcut import Shortcut, called, graph_made
 from hub.frontend.eager_plans import eager_plan
 from hub.frontend.ownership import calling_wrapper, register
 from hub.plan_file import read_plans
@@ -56,7 +56,6 @@ def hub_backend(
     if chosen.start == "wait":
         _expect_work(chosen)
     phases = Phases()
-    translated()
     with held_back(), phases.during(Work.GRAPH):
         try:
             return _captured(module, example_inputs, chosen, calling_wrapper(), phases)

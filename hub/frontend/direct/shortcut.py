@@ -38,11 +38,11 @@ from hub.torch_private import (
 )
 
 MIN_STEPS = 32
-"""Number of watched sources from which on a shortcut saves more than its own check costs: a linear layer has about 15."""
+"""Number of watched sources from which on a program gets a shortcut: a few layers. With fewer there is little to save."""
 MIN_USES = 128
 """Number of calls after which a watch has paid off, so that the next one need not wait.
 
-Making one for MiniLM takes 42 ms, and saves 0.4 ms of each call (`benchmarks.dynamo_share`)."""
+`python -m benchmarks.dynamo_share MODEL` prints what making one takes; each call saves some hundredths of that."""
 MAX_WATCHES = 256
 """Maximum number of watches of one compiled model: one for each program and module. The oldest is dropped first."""
 _WATCHES = "hub_watches"
@@ -57,7 +57,6 @@ class Shortcut:
         self._code = code
         self._output: weakref.ref[Any] | None = None
         self._graph: weakref.ref[CompiledGraph] | None = None
-        self._has_graph = False
         self._found: tuple[Any, Guards] | None = None
 
     def __enter__(self) -> Shortcut:
@@ -73,13 +72,9 @@ class Shortcut:
             return given
         return replace(given, guard_export_fn=self._guarded)
 
-    def translated(self, output: Any) -> None:
-        """Note Dynamo's state of the frame, which it passes to no hook."""
+    def made(self, output: Any) -> None:
+        """Note that the frame's code calls a graph, and Dynamo's state of the frame, which it passes to no hook."""
         self._output = weakref.ref(output)
-
-    def made(self) -> None:
-        """Note that the frame's code calls a graph, which takes what the guards leave for it."""
-        self._has_graph = True
 
     def calls(self, graph: CompiledGraph) -> None:
         """Note the graph if nothing is between it and the code. One that writes to its inputs compares weights itself."""
@@ -89,7 +84,7 @@ class Shortcut:
     def _guarded(self, guards: Any) -> None:
         """Make the checks that replace the check of all guards. Called when Dynamo has built that one."""
         output = self._output and self._output()
-        if output is None or not self._has_graph or not is_torch_function_enabled():
+        if output is None or not is_torch_function_enabled():
             return
         try:
             self._found = _split(self._code, output, list(guards), self._graph)
@@ -117,16 +112,10 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def translated() -> None:
-    """Tell the shortcut of the frame that Dynamo captures now what is known only while Dynamo calls the backend."""
-    if _current.stack:
-        _current.stack[-1].translated(InstructionTranslator.current_tx().output)
-
-
 def graph_made() -> None:
-    """Tell that shortcut that the frame's code will call a graph."""
+    """Tell the shortcut of the frame that Dynamo captures now that the frame's code will call a graph."""
     if _current.stack:
-        _current.stack[-1].made()
+        _current.stack[-1].made(InstructionTranslator.current_tx().output)
 
 
 def called(graph: CompiledGraph) -> None:
