@@ -41,7 +41,24 @@ def _overload(name: str) -> Any:
 
 def completed(table: Decompositions) -> Decompositions:
     """Return torch-mlir's table extended by what it lacks or gets wrong."""
-    return {**table, **_further()}
+    return layered(table, _further())
+
+
+def layered(*tables: Decompositions) -> Decompositions:
+    """Return the tables as one, in which a later table's entry leaves to an earlier one's what it has no answer for."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for table in tables:
+        for operator, function in table.items():
+            found[operator] = _first_of(function, found[operator]) if operator in found else function
+    return found
+
+
+def _first_of(function: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    def said(*args: Any, **options: Any) -> Any:
+        found = function(*args, **options)
+        return other(*args, **options) if found is NotImplemented else found
+
+    return said
 
 
 def composites_said(module: fx.GraphModule) -> None:

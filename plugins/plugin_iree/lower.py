@@ -12,7 +12,14 @@ from torch import fx
 
 from hub.plugin import Cluster, is_symbolic, output_arguments
 from hub.toolkit.arguments import Decompositions, Sizes, Specialised, specialised
-from hub.toolkit.decompositions import completed, composites_said, keeping_nan, said_by_pytorch, views_through_one_dim
+from hub.toolkit.decompositions import (
+    completed,
+    composites_said,
+    keeping_nan,
+    layered,
+    said_by_pytorch,
+    views_through_one_dim,
+)
 from hub.toolkit.indices import bounded
 from hub.toolkit.open_sizes import opened
 from hub.toolkit.recurrence import unrolled
@@ -65,8 +72,8 @@ def _table() -> Decompositions:
 
     torch_mlirs: Any = fx_decomp_util  # its annotations leave the functions' types open
     table = completed(torch_mlirs.get_decomposition_table())
-    found = {**table, **said_by_pytorch(*SAID), **keeping_nan(), **views_through_one_dim()}
-    return {**found, torch.ops.aten.neg.default: _negated}
+    negated = {torch.ops.aten.neg.default: _negated}
+    return layered(table, said_by_pytorch(*SAID), keeping_nan(), views_through_one_dim(), negated)
 
 
 def _negated(value: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch import fx
 
 from hub.plugin import Cluster
 from hub.toolkit.arguments import Sizes, specialised
-from hub.toolkit.decompositions import completed, composites_said
+from hub.toolkit.decompositions import completed, composites_said, layered
 from hub.toolkit.indices import bounded
 from hub.toolkit.mlir_text import inlined
 from hub.toolkit.recurrence import unrolled
@@ -46,7 +46,7 @@ def lower(cluster: Cluster, sizes: Sizes, target: str) -> Lowered:
     from torch_mlir.extras import fx_decomp_util
 
     torch_mlirs: Any = fx_decomp_util  # its annotations leave the functions' types open
-    table = {**completed(torch_mlirs.get_decomposition_table()), torch.ops.aten._to_copy.default: _wrapped}
+    table = layered(completed(torch_mlirs.get_decomposition_table()), {torch.ops.aten._to_copy.default: _wrapped})
     program = specialised(cluster, sizes, table, prepare=_prepare)
     given = len(cluster.inputs) if target == "tpu" else 0
     donated = tuple(place for place, position in enumerate(program.fed) if position < given)

@@ -17,6 +17,7 @@ from hub.toolkit.decompositions import (
     composites_said,
     keeping_nan,
     keeping_zeros,
+    layered,
     views_through_one_dim,
 )
 
@@ -189,3 +190,12 @@ def test_factors_of_sums_given_by_position_are_taken(operator: str, dtype: torch
             return function(x, *rest)  # noqa: B023 - called within the turn
 
         torch.testing.assert_close(said(program, value)[1], function(value, *rest), rtol=0, atol=0)
+
+
+def test_what_a_later_table_leaves_is_the_earlier_ones() -> None:
+    """torch-mlir has no rule for `aten.rsub`: if halves alone are ours, all other dtypes are its own table's."""
+    theirs = {torch.ops.aten.rsub.Tensor: lambda left, right, alpha=1: right - left * alpha}
+    table = dict(layered(theirs, by_elements()))
+    for dtype in (torch.float32, torch.float16, torch.int64):
+        program = make_fx(torch.rsub, decomposition_table=table)(torch.ones(2, dtype=dtype), torch.ones(2, dtype=dtype))
+        assert not program.graph.find_nodes(op="call_function", target=torch.ops.aten.rsub.Tensor)
