@@ -74,25 +74,34 @@ def remember_failure(context: PlanningContext, candidate: Candidate) -> None:
 
     Failures are stored by structure. A worker that dies after it has saved an executable leaves one that would be loaded.
     A failure at a limit counts only under equal limits, since it may not occur under others. An accelerator whose memory
-    was full is no evidence: other processes, and the user's own model, contributed to it. Nor is a worker that a user or
-    the system has killed.
+    was full is no evidence: other processes, and the user's own model, contributed to it. Nor is the first worker that
+    was killed: a user or the system may have done it. The second is: a backend may make the system kill it each time.
     """
     error, (found, settings) = candidate.failure, candidate.key
     if error is None or isinstance(error, InputRefused | ConstantsRefused | WorkerGone):
         return
     discard_artifact(candidate.folder or context.folder(found, settings), is_damaged=False)
-    if error.is_device_full or (isinstance(error, WorkerDied) and error.was_ended_from_outside):
+    if error.is_device_full:
         return
-    subject = context.subject(found, settings)
+    subject, reason = context.subject(found, settings), reason_of(error)
+    if isinstance(error, WorkerDied) and error.was_ended_from_outside:
+        first = _killed_once(subject)
+        if not context.measurements.find_failures((first,)):
+            subject, reason = first, f"{reason} (once: it is tried again)"
     if isinstance(error, LimitExceeded):
         subject = _under_limits(context, subject)
     node = found.nodes.index(error.node) if error.node in found.nodes else None
-    context.measurements.keep_failure(Failure(subject, stage_of(error), reason_of(error), node, _now()))
+    context.measurements.keep_failure(Failure(subject, stage_of(error), reason, node, _now()))
 
 
 def _under_limits(context: PlanningContext, subject: Subject) -> Subject:
     limits = asdict(limits_of(context.options.workers))
     return replace(subject, modes=digest_of({"modes": subject.modes, "limits": limits}))
+
+
+def _killed_once(subject: Subject) -> Subject:
+    """Return the subject of a record by which nothing is refused."""
+    return replace(subject, modes=digest_of({"modes": subject.modes, "killed": 1}))
 
 
 def remember_failure_in_service(candidate: Candidate, error: BaseException) -> None:

@@ -95,6 +95,8 @@ GENERAL: Mapping[str, str] = {
 SLOW_ACTS = ("hang", "spin")
 MENDED = tuple(act for act in GENERAL if act.startswith("changes_"))
 """Acts that the hub may undo, and use the plugin all the same."""
+ENDED_BY_OTHERS = ("kill",)
+"""Acts that look as if a user or the system had ended the process: they count from the second time on."""
 EXCEPTIONS = tuple(GENERAL)[:11]
 LEFT = ("forks", "leaves_child", "daemonizes", "leaks_threads", "leaks_descriptors")
 CRASHES = ("segfault", "abort", "exit", "kill", "overflow")
@@ -108,7 +110,7 @@ def _general(step: str, acts: Iterable[str], **promises: Any) -> list[Fault]:
             GENERAL[act],
             **{
                 "is_refused": act not in MENDED,
-                "is_remembered": step in ("compile", "run") and act not in MENDED,
+                "is_remembered": step in ("compile", "run") and act not in (*MENDED, *ENDED_BY_OTHERS),
                 "limit_s": 4.0 if act in SLOW_ACTS else 20.0,
                 **promises,
             },

@@ -59,9 +59,13 @@ def test_other_failures_count_under_every_limit(set_stage: Callable[..., Any]) -
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_who_is_killed_from_outside_has_not_failed(set_stage: Callable[..., Any], is_killed: bool) -> None:
-    """Users and systems out of memory end processes, whatever runs in them."""
+def test_who_is_killed_from_outside_has_not_failed_until_it_happens_again(
+    set_stage: Callable[..., Any], is_killed: bool
+) -> None:
+    """Users and systems out of memory end processes, whatever runs in them; the second time it counts."""
     died = WorkerDied("the worker process died")
     died.was_ended_from_outside = is_killed
     stage, group = failing(set_stage, died)
     assert (known_under(stage, group) is None) == is_killed
+    remember_failure(stage.context, replace(stage.context.candidate("k0", group, stage.settings), failure=died))
+    assert "died" in str(known_under(stage, group))
