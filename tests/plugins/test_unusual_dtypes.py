@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import hub
-from hub.plan import Stage
+from hub.plan import Event, EventKind, Stage
 from hub.toolkit.builders import cast, fill
 from hub.toolkit.functions import halved
 from hub.toolkit.rules.call import DTYPES, Call
@@ -181,6 +181,11 @@ CASES: Mapping[str, Mapping[str, Case]] = {
 }
 
 
+def _is_of_time(event: Event) -> bool:
+    """Return whether an event says what was slow to load, or is to be verified later: not what a backend did."""
+    return event.kind is EventKind.NOTE and event.stage in (Stage.LOAD, Stage.LATER)
+
+
 @pytest.mark.parametrize("backend", ["disc", "iree", "triton", "tvm", "xla"])
 @pytest.mark.parametrize("kind", CASES)
 def test_results_are_eagers(kind: str, backend: str) -> None:
@@ -199,7 +204,7 @@ def test_results_are_eagers(kind: str, backend: str) -> None:
             found, expected = run(*given), function(*given)
         (plan,) = hub.plans(run)
         served += backend in plan.backends
-        wrong += [f"{name}: {event}" for event in plan.events if event.stage is not Stage.LOAD]
+        wrong += [f"{name}: {event}" for event in plan.events if not _is_of_time(event)]
         try:
             torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0, equal_nan=True)
         except AssertionError as error:
