@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch._C._dynamo.eval_frame import (
         _debug_get_cache_entry_list as get_cache_entry_list,  # pyright: ignore[reportPrivateUsage]
     )
-    from torch._C._dynamo.eval_frame import reset_code
+    from torch._C._dynamo.eval_frame import reset_code, set_code_exec_strategy
     from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
     from torch._dispatch.python import enable_python_dispatcher
     from torch._dynamo import config as dynamo_config
@@ -325,6 +325,10 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
             "torch._dynamo.eval_frame",
             "The present stance; `torch.compiler.set_stance` sets it, and no public function reads it.",
             "_stance",
+        ),
+        "set_code_exec_strategy": _function(
+            "torch._C._dynamo.eval_frame:set_code_exec_strategy",
+            "Has frames of some code run as they are, whatever they call, while another compiler captures.",
         ),
         "TorchCompileWrapper": _class(
             "torch:_TorchCompileWrapper", "What `torch.compile` makes of a backend; the plans of one call are found by it."

@@ -44,6 +44,9 @@ from hub.report.progress import progress_for
 from hub.torch_private import DisableAutocast, is_any_autocast_enabled
 from hub.workers.candidate import Candidate
 
+OBSERVING = freed_in_forks(threading.RLock())
+"""Held while calls of graphs are observed that several compiled models may share: a graph has only one observer."""
+
 
 def _generate_code(program: fx.GraphModule) -> None:
     """Generate a program's code, and that of those within it, now: two first calls in two threads would spoil it."""

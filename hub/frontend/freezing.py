@@ -19,12 +19,12 @@ import torch
 from hub.capture.call import program_behind
 from hub.dispatch.recorded import Run
 from hub.errors import FreezeError
-from hub.frontend.compiled import CompiledGraph
+from hub.frontend.compiled import OBSERVING, CompiledGraph
 from hub.frontend.direct.entry import are_equal
 from hub.frontend.direct.feeding import check_inputs, fed, rebuilt
 from hub.frontend.direct.modes import are_plain
 from hub.frontend.ownership import graphs_of, why_no_graphs
-from hub.process.forks import freed_in_forks, in_forks, never_freed
+from hub.process.forks import in_forks, never_freed
 from hub.torch_private import is_any_autocast_enabled, is_fx_symbolic_tracing, pytree
 
 
@@ -69,8 +69,6 @@ class _State:
 
 
 _frozen: weakref.WeakSet[Frozen] = weakref.WeakSet()
-_watching = freed_in_forks(threading.RLock())
-"""Held while a model's calls are recorded: a graph has only one observer, and two threads may freeze at once."""
 
 
 @in_forks
@@ -171,7 +169,7 @@ class _Watch:
     def call(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the model twice and return the second result: the first call captures what is not captured yet."""
         self._call(*inputs, **kwargs)
-        with _watching, self._lock:
+        with OBSERVING, self._lock:
             graphs = [graph for graph in graphs_of(self._compiled) if not graph.is_body]
             for graph in graphs:
                 graph.observer = self._saw

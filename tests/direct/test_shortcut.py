@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import inspect
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,10 +16,12 @@ import torch
 from torch import nn
 
 import hub
-from hub.frontend.direct import shortcut
+from hub.frontend.direct import bypass, shortcut
 from hub.frontend.direct.compile import program_of
+from hub.frontend.direct.entry import Entry
 from hub.frontend.direct.shortcut import MIN_USES
 from hub.frontend.direct.trial import Pause
+from hub.frontend.direct.watches import Held
 from tests.direct.answers import assert_same, outcome
 from tests.direct.guards import Guards, changes_of, settings
 from tests.direct.test_mutations import LASTING, MODELS, OPTIONS, Model, made
@@ -39,10 +42,12 @@ class Watched:
         return found
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+@pytest.fixture(params=["by guards", "by entries"])
+def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     """Check at each shortcut that a check of all guards passes, too."""
     found = Watched()
+    if request.param == "by guards":
+        monkeypatch.setattr(shortcut, "bypass", lambda *_: None)
     made, hold, all_hold = shortcut.Guards.__init__, shortcut.Guards.hold, shortcut.Guards._all_hold
 
     def init(self: shortcut.Guards, *args: Any) -> None:
@@ -62,12 +67,44 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
                 wrong.append(str(self.whole.check_verbose(scope)))
         return holds
 
+    def entry(held: Held, *args: Any) -> Entry | None:
+        if (result := entry_of(held, *args)) is not None:
+            entries[id(result)] = weakref.ref(held)
+        return result
+
+    def leaves(self: Entry, args: Any, kwargs: Any) -> Any:
+        result = leaves_of(self, args, kwargs)
+        if result is not None and (held := entries.get(id(self), _nothing)()) is not None:
+            found.n_short += 1
+            guards, (model,) = held.guards(), held.roots
+            assert isinstance(guards, shortcut.Guards)
+            if not all_hold(guards, scope := _scope(guards, model, args, kwargs)):
+                wrong.append(str(guards.whole.check_verbose(scope)))
+        return result
+
+    entries: dict[int, weakref.ref[Held]] = {}
+    entry_of, leaves_of = bypass._entry, Entry.leaves_of
+    monkeypatch.setattr(bypass, "_entry", entry)
+    monkeypatch.setattr(Entry, "leaves_of", leaves)
     wrong: list[str] = []
     monkeypatch.setattr(shortcut.Guards, "__init__", init)
     monkeypatch.setattr(shortcut.Guards, "hold", compared)
     monkeypatch.setattr(shortcut.Guards, "_all_hold", counted)
     yield found
     assert wrong == []
+
+
+def _nothing() -> None:
+    """Return None, as a weak reference to what is gone."""
+
+
+def _scope(guards: shortcut.Guards, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the local variables with which a call of the model begins, in the code that Dynamo captured."""
+    if guards._names != ("self",):  # PyTorch's function around modules of its own
+        return {guards._names[0]: model, "args": args, "kwargs": kwargs}
+    forward = type(model).forward
+    cells = dict(zip(forward.__code__.co_freevars, (one.cell_contents for one in forward.__closure__ or ()), strict=True))
+    return {**cells, **inspect.signature(forward).bind(model, *args, **kwargs).arguments}
 
 
 def compiled_by_torch(model: Any, **options: Any) -> Any:

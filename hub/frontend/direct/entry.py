@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -14,7 +15,13 @@ from hub.frontend.direct.feeding import PLAIN, containers_in, fed, rebuilt
 from hub.frontend.direct.modes import Modes
 from hub.frontend.direct.recorder import Seen
 from hub.frontend.direct.watch import SAME, Watch, forms_of, have_no_attributes
+from hub.process.forks import freed_in_forks
 from hub.torch_private import is_any_autocast_enabled, pytree
+
+MAX_ENTRIES = 16
+"""Maximum number of entries, one per form of call that skips Dynamo. The oldest is evicted first."""
+MAX_MISSED = 64
+"""Maximum number of forms of calls that are remembered until they come a second time."""
 
 
 class Inputs:
@@ -46,6 +53,38 @@ class Inputs:
     def kind(self) -> Any:
         """Return a key shared by calls that one symbolic program could serve. Dynamo specializes the sizes 0 and 1."""
         return self.names, str(self.structure), tuple(map(_kind, self.leaves))
+
+
+class Forms:
+    """Forms of calls that came without an entry."""
+
+    __slots__ = ("_missed",)
+
+    def __init__(self) -> None:
+        self._missed: dict[Any, None] = {}
+
+    def has_come(self, inputs: Inputs) -> bool:
+        """Return whether a call of this form came before. Sizes that come once are not worth an entry."""
+        try:
+            key = inputs.key()
+            if key in self._missed:
+                return True
+        except TypeError:  # an input that cannot be hashed or compared
+            return False
+        keep_newest(self._missed, key, None)
+        return False
+
+
+def keep_newest(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value under the newest key, and not more than `MAX_MISSED` values."""
+    with _NOTING:
+        kept.pop(key, None)
+        kept[key] = value
+        while len(kept) > MAX_MISSED:
+            kept.pop(next(iter(kept)))
+
+
+_NOTING = freed_in_forks(threading.Lock())
 
 
 class Entry:

@@ -23,7 +23,7 @@ from hub.capture.frames import captured_for_hub
 from hub.config.options import resolve
 from hub.errors import FreezeError, warn_user
 from hub.frontend.checking import check_names
-from hub.frontend.direct.entry import Entry, Inputs
+from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, Inputs, keep_newest
 from hub.frontend.direct.general import General, apart, generated, is_known
 from hub.frontend.direct.modes import Modes, are_plain, is_for_eager, saves_by_hooks
 from hub.frontend.direct.reads import Step, Unwatched, find
@@ -37,12 +37,8 @@ from hub.process.forks import freed_in_forks
 from hub.process.traffic import TRAFFIC
 from hub.torch_private import is_any_autocast_enabled, is_fx_symbolic_tracing, reset_code
 
-MAX_ENTRIES = 16
-"""Maximum number of entries, one per form of call that skips Dynamo. The oldest is evicted first."""
 MAX_GENERAL = 8
 """Maximum number of programs that serve many forms, each in one set of modes. The oldest is evicted first."""
-MAX_MISSED = 64
-"""Maximum number of forms of calls that are remembered until they come a second time."""
 MAX_TRIALS = 8
 """Maximum number of forms of calls that are compared with eager as a whole. Other forms go as most of these do."""
 MIN_USES = 16
@@ -120,7 +116,7 @@ class Program:
         self._is_called = self._is_captured = False
         self._starts_in_eager = True
         self._armed: _Armed | None = None
-        self._missed: dict[Any, None] = {}
+        self._forms = Forms()
         self._spent_s: dict[Any, float] = {}
         """Seconds spent in eager by calls whose kind of inputs is not captured yet, keyed by kind."""
         self._capture_s = 0.0
@@ -153,7 +149,7 @@ class Program:
         for general in known:
             if general.takes(scope):
                 self._n_uses += 1
-                if general.may_have_entry and self._n_uses % SAMPLE == 0 and self._comes_again(Inputs(args, kwargs)):
+                if general.may_have_entry and self._n_uses % SAMPLE == 0 and self._forms.has_come(Inputs(args, kwargs)):
                     break
                 return general.run(self.function, args, kwargs)
         else:
@@ -287,7 +283,7 @@ class Program:
         start = time.perf_counter()
         with TRAFFIC:  # timing that goes on while the model runs waits for gaps between calls
             result = self.function(*args, **kwargs)
-        _note(self._spent_s, kind, self._spent_s.get(kind, 0.0) + time.perf_counter() - start)
+        keep_newest(self._spent_s, kind, self._spent_s.get(kind, 0.0) + time.perf_counter() - start)
         self.why_dynamo = f"inputs of this kind run in eager until that took {PATIENCE:.0%} of what a capture takes"
         return result
 
@@ -340,7 +336,7 @@ class Program:
         if not modes.hold():
             return Unwatched("", "every call changes PyTorch's modes")
         entry = None
-        if capture.check is None or self._armed is None or self._armed.watch is not watch or self._comes_again(inputs):
+        if capture.check is None or self._armed is None or self._armed.watch is not watch or self._forms.has_come(inputs):
             entry = _entry(watch, modes, inputs, calls[0], result, capture)
         if isinstance(entry, Entry) or capture.check is None:
             return entry
@@ -366,29 +362,6 @@ class Program:
         scope = {"L": {MODEL: self.function, ARGS: args, KWARGS: kwargs}, "G": self._globals}
         found = find(steps, scope, self._entered[::2])
         return found if isinstance(found, Unwatched) else Watch(found)
-
-    def _comes_again(self, inputs: Inputs) -> bool:
-        """Return whether a call of this form went through Dynamo before. Sizes that come once are not worth an entry."""
-        try:
-            key = inputs.key()
-            if key in self._missed:
-                return True
-        except TypeError:  # an input that cannot be hashed or compared
-            return False
-        _note(self._missed, key, None)
-        return False
-
-
-def _note(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    """Keep a value under the newest key, and not more than `MAX_MISSED` values."""
-    with _NOTING:
-        kept.pop(key, None)
-        kept[key] = value
-        while len(kept) > MAX_MISSED:
-            kept.pop(next(iter(kept)))
-
-
-_NOTING = freed_in_forks(threading.Lock())
 
 
 def _is_lazy(model: Any) -> bool:

@@ -87,7 +87,7 @@ class Captures:
     def made(self, graph: CompiledGraph, output: Any) -> None:
         """Record a new graph and Dynamo's state of the program that it was made from."""
         inputs = tuple(found for one in output.graphargs if (found := _input_tensor(one)) is not None)
-        self._made = _Made(weakref.ref(graph), weakref.ref(output), _effects_of(output), inputs)
+        self._made = _Made(weakref.ref(graph), weakref.ref(output), effects_of(output), inputs)
 
     def guarded_by(self, entries: Sequence[GuardFilterEntry]) -> Sequence[bool]:
         """Record the guards on the code whose graph was made last, and keep all of them. This is a `guard_filter_fn`."""
@@ -203,7 +203,7 @@ def _input_tensor(graph_argument: Any) -> Source | None:
     return source if is_tensor and source is not None and root_of(source).name in INPUTS else None
 
 
-def _effects_of(output: Any) -> Effects:
+def effects_of(output: Any) -> Effects:
     """Return what Dynamo's generated code does in addition to calling the graph and building the result."""
     reason = output.compile_subgraph_reason
     if reason is not None and reason.graph_break:

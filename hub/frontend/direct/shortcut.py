@@ -10,11 +10,10 @@ A watch keeps alive what it watches. It therefore belongs to the compiled model,
 
 from __future__ import annotations
 
-import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,13 +21,15 @@ import torch
 
 from hub.frontend.bindings import CALLED, Binding
 from hub.frontend.compiled import CompiledGraph
+from hub.frontend.direct.bypass import bypass
 from hub.frontend.direct.general import apart, checked
 from hub.frontend.direct.reads import Needs, Reads, Step, find, needs_of, root_of
+from hub.frontend.direct.recorder import Effects, effects_of
 from hub.frontend.direct.trial import Pause
 from hub.frontend.direct.watch import CHANGED, SAME, Watch, native, why_unwatched
+from hub.frontend.direct.watches import Held, Uses, entered_by, hooks_on_all, place_for
 from hub.torch_private import (
     ConvertFrameReturn,
-    DynamoContext,
     EnableTorchFunction,
     GuardManagerWrapper,
     Hooks,
@@ -37,16 +38,12 @@ from hub.torch_private import (
     is_torch_function_enabled,
 )
 
-MIN_STEPS = 32
-"""Number of watched sources from which on a program gets a shortcut: a few layers. With fewer there is little to save."""
+MIN_STEPS = 8
+"""Number of watched sources from which on a program gets a shortcut. One layer has about 20."""
 MIN_USES = 128
 """Number of calls after which a watch has paid off, so that the next one need not wait.
 
 `python -m benchmarks.dynamo_share MODEL` prints what making one takes; each call saves some hundredths of that."""
-MAX_WATCHES = 256
-"""Maximum number of watches of one compiled model: one for each program and module. The oldest is dropped first."""
-_WATCHES = "hub_watches"
-"""Attribute of the context object of one call of `torch.compile` that holds its watches."""
 _TEXT = "hub: the other guards passed, and nothing that they read has changed since"
 
 
@@ -56,6 +53,7 @@ class Shortcut:
     def __init__(self, code: types.CodeType) -> None:
         self._code = code
         self._output: weakref.ref[Any] | None = None
+        self._effects = Effects()
         self._graph: weakref.ref[CompiledGraph] | None = None
         self._found: tuple[Any, Guards] | None = None
 
@@ -74,7 +72,7 @@ class Shortcut:
 
     def made(self, output: Any) -> None:
         """Note that the frame's code calls a graph, and Dynamo's state of the frame, which it passes to no hook."""
-        self._output = weakref.ref(output)
+        self._output, self._effects = weakref.ref(output), effects_of(output)
 
     def calls(self, graph: CompiledGraph) -> None:
         """Note the graph if nothing is between it and the code. One that writes to its inputs compares weights itself."""
@@ -87,7 +85,7 @@ class Shortcut:
         if output is None or not is_torch_function_enabled():
             return
         try:
-            self._found = _split(self._code, output, list(guards), self._graph)
+            self._found = _split(self._code, output, list(guards), self._graph, self._effects)
         except Exception:  # noqa: BLE001 - it walks the user's objects; without a shortcut Dynamo checks all guards
             self._found = None
 
@@ -125,7 +123,11 @@ def called(graph: CompiledGraph) -> None:
 
 
 def _split(
-    code: types.CodeType, output: Any, guards: Sequence[Any], graph: weakref.ref[CompiledGraph] | None
+    code: types.CodeType,
+    output: Any,
+    guards: Sequence[Any],
+    graph: weakref.ref[CompiledGraph] | None,
+    effects: Effects,
 ) -> tuple[Any, Guards] | None:
     """Return a check of the guards that no watch implies, and the others; None if a shortcut would not pay off."""
     scope = {"L": output.local_scope, "G": output.global_scope}
@@ -144,7 +146,7 @@ def _split(
     if (check := checked(code, output, kept)) is None:
         return None
     names = tuple(name for root, name in modules.items() if root in read)
-    return check.guard_manager.root, Guards(code, needs, names, tensors, output.global_scope, graph)
+    return check.guard_manager.root, Guards(code, needs, names, tensors, output.global_scope, graph, effects)
 
 
 class _SplitManager(GuardManagerWrapper):
@@ -201,12 +203,12 @@ class _Interrupted:
         raise self.error
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Kept:
-    """Where a watch is, and how many calls it has served."""
+    """Where a watch is, and how many calls it has served, which counts also when it is gone."""
 
-    held: weakref.ref[_Held]
-    n_uses: int = 0
+    held: weakref.ref[Held]
+    uses: Uses
 
 
 class Guards:
@@ -220,12 +222,15 @@ class Guards:
         inputs: Sequence[Source],
         global_names: dict[str, Any],
         graph: weakref.ref[CompiledGraph] | None,
+        effects: Effects,
     ) -> None:
         self.whole: Any = None
         """Dynamo's check of all guards of the program. Set when Dynamo has captured it."""
         self._code = weakref.ref(code)
         self._steps: tuple[Step, ...] = needs.steps
-        self._names, self._inputs, self._globals, self._graph = names, inputs, global_names, graph
+        self._names, self._inputs, self._globals, self.graph = names, inputs, global_names, graph
+        self._may_have_entries = needs.unwatched is None and effects == Effects()
+        """Whether the graph's results and an equal form of the inputs are all that a call needs, while the watch holds."""
         self._watches: dict[tuple[int, ...], _Kept] = {}
         self._pause = Pause()
 
@@ -250,20 +255,20 @@ class Guards:
             return self._all_hold(scope) and self._try_to_watch(key, scope)
         if not held.are_apart(scope):
             return self._all_hold(scope)
-        kept.n_uses += 1
+        kept.uses.n += 1
         if found != SAME:
             held.watch.renew()
-        if self._graph is not None:
-            CALLED.witness = _Witness(self._graph, held)
+        if self.graph is not None:
+            CALLED.witness = _Witness(self.graph, held)
         return True
 
-    def _drop(self, key: tuple[int, ...], kept: _Kept, held: _Held | None) -> None:
+    def _drop(self, key: tuple[int, ...], kept: _Kept, held: Held | None) -> None:
         """Forget a watch, and wait with the next one unless it has paid off."""
         self._watches.pop(key, None)
         if held is not None:
             CALLED.dropped = (*CALLED.dropped, held)
             held.end()
-        if kept.n_uses < MIN_USES:
+        if kept.uses.n < MIN_USES:
             self._pause.grow()
         else:
             self._pause.reset()
@@ -285,44 +290,26 @@ class Guards:
     def _watch(self, key: tuple[int, ...], scope: Mapping[str, Any]) -> bool:
         """Watch what the guards read, as it is now. Return False if that is impossible."""
         roots = tuple(scope[name] for name in self._names)
-        place = _place_for(self._code(), self._names, roots)
-        found = None if place is None else find(self._steps, {"L": scope, "G": self._globals})
-        if place is None or not isinstance(found, Reads) or not place.has_all(found):
+        place = place_for(self._code(), self._names, roots)
+        if place is None:
             return False
+        if is_whole := place.is_whole and self._may_have_entries:
+            found = find(self._steps, {"L": scope, "G": self._globals}, entered_by(roots[0]))
+        else:
+            found = find(self._steps, {"L": scope, "G": self._globals})
+        if not isinstance(found, Reads) or not place.has_all(found):
+            return False
+        found.dicts.update((id(one), one) for one in (hooks_on_all() if is_whole else ()))
         watch = Watch(found)
         if not self._all_hold(scope):  # another thread has changed something since the last check
             return False
-        held = _Held(place.watches, self, roots, watch, apart(self._inputs, watch))
+        held = Held(place.watches, self, roots, watch, apart(self._inputs, watch), is_whole=is_whole)
         place.watches.add(held, place.parts)
         living = {one: kept for one, kept in list(self._watches.items()) if kept.held() is not None}
-        self._watches = {**living, key: _Kept(weakref.ref(held))}
+        self._watches = {**living, key: _Kept(weakref.ref(held), held.uses)}
+        if is_whole and place.compiled is not None:
+            bypass(place.compiled, place.watches)
         return True
-
-
-class _Held:
-    """A watch for calls of some modules."""
-
-    __slots__ = ("__weakref__", "_owner", "are_apart", "bound", "guards", "roots", "watch", "weights")
-
-    def __init__(
-        self,
-        owner: _Watches,
-        guards: Guards,
-        roots: tuple[Any, ...],
-        watch: Watch,
-        are_apart: Callable[[Mapping[str, Any]], bool],
-    ) -> None:
-        self._owner, self.guards = weakref.ref(owner), weakref.ref(guards)
-        self.roots = roots  # so that no other object has the identity of one of them
-        self.watch, self.are_apart = watch, are_apart
-        self.weights = frozenset(map(id, watch.tensors))
-        self.bound: tuple[weakref.ref[Binding], int] | None = None
-        """A binding whose weights were as they are now at one number of renewals of the watch."""
-
-    def end(self) -> None:
-        """Drop all watches of the compiled model: they would keep alive what the model has dropped."""
-        if (owner := self._owner()) is not None:
-            owner.clear()
 
 
 class _Witness:
@@ -330,7 +317,7 @@ class _Witness:
 
     __slots__ = ("_graph", "_held", "_n_renewals")
 
-    def __init__(self, graph: weakref.ref[CompiledGraph], held: _Held) -> None:
+    def __init__(self, graph: weakref.ref[CompiledGraph], held: Held) -> None:
         self._graph, self._held, self._n_renewals = graph, weakref.ref(held), held.watch.n_renewals
 
     def holds(self, graph: object, binding: Binding | None, args: Sequence[Any]) -> bool:
@@ -351,77 +338,6 @@ class _Witness:
         if binding.guard.is_among(held.weights):
             held.bound = weakref.ref(binding), self._n_renewals
         return True
-
-
-class _Watches:
-    """The watches of one compiled model, which live as long as it does."""
-
-    __slots__ = ("__weakref__", "_held")
-
-    def __init__(self) -> None:
-        self._held: tuple[_Held, ...] = ()
-
-    def __reduce__(self) -> tuple[type[_Watches], tuple[()]]:
-        """Copy and pickle as empty: they watch the objects of this model."""
-        return _Watches, ()
-
-    def add(self, new: _Held, parts: frozenset[int]) -> None:
-        """Keep a watch. Drop those of programs that PyTorch has dropped, and of modules that are no `parts` any more."""
-        living = (
-            one
-            for one in self._held
-            if (guards := one.guards()) is not None
-            and {*map(id, one.roots)} <= parts
-            and (guards is not new.guards() or [*map(id, one.roots)] != [*map(id, new.roots)])
-        )
-        before, self._held = self._held, (*living, new)[-MAX_WATCHES:]
-        CALLED.dropped = (*CALLED.dropped, before)
-
-    def clear(self) -> None:
-        """Drop all."""
-        before, self._held = self._held, ()
-        CALLED.dropped = (*CALLED.dropped, before)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where to keep watches, and the modules that the compiled model keeps alive, by identity."""
-
-    watches: _Watches
-    parts: frozenset[int]
-
-    def has_all(self, found: Reads) -> bool:
-        """Return whether the compiled model keeps all modules alive that a watch would keep alive."""
-        return all(id(one) in self.parts for one in found.objects.values() if isinstance(one, torch.nn.Module))
-
-
-def _place_for(code: types.CodeType | None, names: Sequence[str], roots: Sequence[Any]) -> _Place | None:
-    """Return where to keep watches of these modules: with the compiled model that is called, if all are parts of it.
-
-    Otherwise return None. The model is looked up on the stack, since PyTorch tells nothing of it before a call.
-    """
-    for variables in _variables_of_callers():
-        if isinstance(context := variables.get("self"), DynamoContext):
-            function = variables.get("fn")
-            model = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
-            if isinstance(model, torch.nn.Module):
-                parts = frozenset(map(id, model.modules()))
-            elif code is not None and getattr(function, "__code__", None) is code and {*names} <= {*code.co_freevars}:
-                parts = frozenset(id(part) for root in roots for part in root.modules())
-            else:
-                return None
-            is_whole = {*map(id, roots)} <= parts
-            return _Place(vars(context).setdefault(_WATCHES, _Watches()), parts) if is_whole else None
-    return None
-
-
-def _variables_of_callers() -> Iterator[Mapping[str, Any]]:
-    """Yield the variables of each caller that may be the function that `torch.compile` made."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - inspect.stack() reads source files
-    while frame is not None:
-        if {"self", "fn"} <= {*frame.f_code.co_freevars}:
-            yield frame.f_locals
-        frame = frame.f_back
 
 
 def _add_last(root: Any, check: Callable[[Mapping[str, Any]], bool]) -> None:

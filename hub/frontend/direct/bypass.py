@@ -1,0 +1,116 @@
+"""Calls of `torch.compile(model, backend="hub")` that skip Dynamo: their form came before, and nothing has changed.
+
+PyTorch's own function around a compiled module takes some tenths of a millisecond, even if all guards are spared: it sets
+and restores the state of Dynamo, walks into the module, and fetches each weight. So calls of a module first look for an
+entry (`entry.py`), as those of `hub.compile` do. It calls the graph itself. Dynamo takes all other calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+
+from hub.errors import FreezeError
+from hub.frontend.compiled import OBSERVING
+from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, Inputs
+from hub.frontend.direct.modes import Modes, are_plain
+from hub.frontend.direct.recorder import Recorder, Seen
+from hub.frontend.direct.trial import Pause
+from hub.frontend.direct.watch import CHANGED, SAME
+from hub.frontend.direct.watches import Held, Watches
+from hub.torch_private import FrameAction, FrameExecStrategy, OptimizedModule, set_code_exec_strategy
+
+SAMPLE = 4
+"""Interval, once there are entries, at which a call without one is checked: if its form comes again, it gets an entry."""
+_AS_IT_IS = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+"""What Dynamo does with frames of such a function while another compiler captures: nothing, as with its own wrappers."""
+
+
+def bypass(compiled: OptimizedModule, watches: Watches) -> None:
+    """Let calls of a compiled module look for an entry first. Its function of PyTorch's takes the others."""
+    forward = vars(compiled).get("forward")
+    if watches.is_bypassed or not isinstance(forward, types.FunctionType):
+        return
+    calls = _Calls(forward, watches)
+
+    @functools.wraps(forward)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return calls(args, kwargs)
+
+    vars(call)["_torchdynamo_wrapper_id"] = id(call)  # Dynamo tells its wrappers from other functions by it
+    set_code_exec_strategy(cast("types.FunctionType", call).__code__, _AS_IT_IS)
+    vars(compiled)["forward"] = call
+    watches.is_bypassed = True
+
+
+class _Calls:
+    """The calls of one compiled module."""
+
+    __slots__ = ("_dynamo", "_forms", "_n_missed", "_pauses", "_watches")
+
+    def __init__(self, dynamo: Callable[..., Any], watches: Watches) -> None:
+        self._dynamo, self._watches = dynamo, watches
+        self._forms = Forms()
+        self._n_missed = 0
+        self._pauses = {False: Pause(), True: Pause()}
+        """Calls without and with gradients: training steps need Dynamo, and evaluations between them do not."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run one call by an entry for its form, if nothing that its program read has changed, or else through Dynamo."""
+        for held in self._watches.held:
+            if not held.entries or held.guards() is None:
+                continue
+            if (found := held.watch.compare()) == CHANGED:
+                held.end()
+                break
+            for entry in held.entries:
+                if (leaves := entry.leaves_of(args, kwargs)) is not None:
+                    held.uses.n += 1
+                    return entry.run(leaves, is_same=found == SAME)
+        if not self._is_worth_recording() or not OBSERVING.acquire(blocking=False):
+            return self._dynamo(*args, **kwargs)
+        try:
+            return self._recorded(args, kwargs)
+        finally:
+            OBSERVING.release()
+
+    def _is_worth_recording(self) -> bool:
+        """Return whether to record this call. If the pause is not over, count it down."""
+        held = self._watches.held
+        if any(one.entries for one in held):
+            self._n_missed += 1
+            if self._n_missed % SAMPLE:
+                return False
+        return any(one.is_whole for one in held) and are_plain() and self._pauses[torch.is_grad_enabled()].is_over()
+
+    def _recorded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Make a call through Dynamo, and an entry for calls like it. What they need is noted before the call."""
+        holding = [one for one in self._watches.held if one.is_whole and one.graph() and one.watch.compare() != CHANGED]
+        graphs = [graph for one in holding if (graph := one.graph()) is not None]
+        if any(graph.observer is not None for graph in graphs):  # this very call is observed
+            return self._dynamo(*args, **kwargs)
+        modes, inputs = Modes(), Inputs(args, kwargs)
+        with Recorder(graphs) as recorder:
+            result = self._dynamo(*args, **kwargs)
+        held = next((one for one in holding if [seen.graph for seen in recorder.calls] == [one.graph()]), None)
+        if held is not None and held.entries and not self._forms.has_come(inputs):
+            return result
+        if held is None or (entry := _entry(held, modes, inputs, recorder.calls[0], result)) is None:
+            self._pauses[torch.is_grad_enabled()].grow()
+        else:
+            held.entries = (entry, *held.entries)[:MAX_ENTRIES]
+        return result
+
+
+def _entry(held: Held, modes: Modes, inputs: Inputs, call: Seen, result: Any) -> Entry | None:
+    """Return an entry for calls of this form; None if they need Dynamo."""
+    if call.graph.mode != "inference" or held.watch.compare() == CHANGED or not modes.hold():
+        return None
+    try:
+        return Entry(inputs, call, result, held.watch, modes)
+    except FreezeError:
+        return None

@@ -1,0 +1,209 @@
+"""The watches of a compiled model: where they are kept, and which modules it keeps alive."""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from hub.frontend.bindings import CALLED, Binding
+from hub.frontend.compiled import CompiledGraph
+from hub.frontend.direct.entry import Entry
+from hub.frontend.direct.reads import Reads
+from hub.frontend.direct.recorder import HOOKS_ON_ALL
+from hub.frontend.direct.watch import Watch
+from hub.torch_private import DynamoContext, OptimizedModule
+
+MAX_WATCHES = 256
+"""Maximum number of watches of one compiled model: one for each program and module. The oldest is dropped first."""
+_WATCHES = "hub_watches"
+"""Attribute of the context object of one call of `torch.compile` that holds its watches."""
+
+
+class Guarded(Protocol):
+    """The guards of one program, which live as long as Dynamo keeps the program."""
+
+    graph: weakref.ref[CompiledGraph] | None
+    """The graph that the program's code calls; None if something is between them."""
+
+
+@dataclass(slots=True)
+class Uses:
+    """How many calls a watch has served."""
+
+    n: int = 0
+
+
+class Held:
+    """A watch for calls of some modules."""
+
+    __slots__ = (
+        "__weakref__", "_owner", "are_apart", "bound", "entries", "guards", "is_whole", "roots", "uses", "watch", "weights",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: Watches,
+        guards: Guarded,
+        roots: tuple[Any, ...],
+        watch: Watch,
+        are_apart: Callable[[Mapping[str, Any]], bool],
+        *,
+        is_whole: bool,
+    ) -> None:
+        self._owner, self.guards = weakref.ref(owner), weakref.ref(guards)
+        self.roots = roots  # so that no other object has the identity of one of them
+        self.watch, self.are_apart = watch, are_apart
+        self.weights = frozenset(map(id, watch.tensors))
+        self.is_whole = is_whole
+        """Whether a call of the compiled model runs the graph and nothing else, as long as the watch holds."""
+        self.bound: tuple[weakref.ref[Binding], int] | None = None
+        """A binding whose weights were as they are now at one number of renewals of the watch."""
+        self.entries: tuple[Entry, ...] = ()
+        """Forms of calls that need no Dynamo while the watch holds."""
+        self.uses = Uses()
+
+    def graph(self) -> CompiledGraph | None:
+        """Return the graph that the program's code calls; None if Dynamo has dropped the program."""
+        guards = self.guards()
+        return None if guards is None or guards.graph is None else guards.graph()
+
+    def end(self) -> None:
+        """Drop all watches of the compiled model: they would keep alive what the model has dropped."""
+        if (owner := self._owner()) is not None:
+            owner.clear()
+
+
+class Watches:
+    """The watches of one compiled model, which live as long as it does."""
+
+    __slots__ = ("__weakref__", "held", "is_bypassed")
+
+    def __init__(self) -> None:
+        self.held: tuple[Held, ...] = ()
+        self.is_bypassed = False
+        """Whether calls of the compiled model look for an entry before they go to Dynamo."""
+
+    def __reduce__(self) -> tuple[type[Watches], tuple[()]]:
+        """Copy and pickle as empty: they watch the objects of this model."""
+        return Watches, ()
+
+    def add(self, new: Held, parts: frozenset[int]) -> None:
+        """Keep a watch. Drop those of programs that PyTorch has dropped, and of modules that are no `parts` any more."""
+        living = (
+            one
+            for one in self.held
+            if (guards := one.guards()) is not None
+            and {*map(id, one.roots)} <= parts
+            and (guards is not new.guards() or [*map(id, one.roots)] != [*map(id, new.roots)])
+        )
+        before, self.held = self.held, (*living, new)[-MAX_WATCHES:]
+        CALLED.dropped = (*CALLED.dropped, before)
+
+    def clear(self) -> None:
+        """Drop all."""
+        before, self.held = self.held, ()
+        CALLED.dropped = (*CALLED.dropped, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to keep watches, and the modules that the compiled model keeps alive, by identity."""
+
+    watches: Watches
+    parts: frozenset[int]
+    compiled: OptimizedModule | None = None
+    """The compiled module that is called; None if a function was compiled, or a module in place."""
+    is_whole: bool = False
+    """Whether its calls run the captured code and nothing else."""
+
+    def has_all(self, found: Reads) -> bool:
+        """Return whether the compiled model keeps all modules alive that a watch would keep alive."""
+        return all(id(one) in self.parts for one in found.objects.values() if isinstance(one, torch.nn.Module))
+
+
+def place_for(code: types.CodeType | None, names: Sequence[str], roots: Sequence[Any]) -> Place | None:
+    """Return where to keep watches of these modules: with the compiled model that is called, if all are parts of it.
+
+    Otherwise return None. The model is looked up on the stack, since PyTorch tells nothing of it before a call. `code` is
+    the captured code, in which `names` hold the modules.
+    """
+    for frame in _callers():
+        variables = frame.f_locals
+        if isinstance(context := variables.get("self"), DynamoContext):
+            function = variables.get("fn")
+            model = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
+            if isinstance(model, torch.nn.Module):
+                parts = frozenset(map(id, model.modules()))
+            elif code is not None and getattr(function, "__code__", None) is code and {*names} <= {*code.co_freevars}:
+                parts = frozenset(id(part) for root in roots for part in root.modules())
+            else:
+                return None
+            if not {*map(id, roots)} <= parts:
+                return None
+            compiled = _compiled_by(context, frame)
+            is_whole = compiled is not None and _is_all(code, function, compiled, roots)
+            return Place(vars(context).setdefault(_WATCHES, Watches()), parts, compiled, is_whole)
+    return None
+
+
+def _callers() -> Iterator[types.FrameType]:
+    """Yield the frame of each caller that may be the function that `torch.compile` made."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - inspect.stack() reads source files
+    while frame is not None:
+        if {"self", "fn"} <= {*frame.f_code.co_freevars}:
+            yield frame
+        frame = frame.f_back
+
+
+_MAX_FRAMES = 8
+"""Number of frames between the call of a compiled module and the function that `torch.compile` made for it."""
+
+
+def _compiled_by(context: DynamoContext, frame: types.FrameType) -> OptimizedModule | None:
+    """Return the compiled module whose call leads to a frame of the function made for it; None for other calls."""
+    for _ in range(_MAX_FRAMES):
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+        found = frame.f_locals.get("self")
+        if type(found) is OptimizedModule and vars(found).get("dynamo_ctx") is context:
+            return found
+    return None
+
+
+def _is_all(code: types.CodeType | None, function: Any, compiled: OptimizedModule, roots: Sequence[Any]) -> bool:
+    """Return whether calls of a compiled module run some captured code of its module and nothing else.
+
+    PyTorch captures modules of its own with their hooks, by a function around them. Of others it captures `forward`.
+    """
+    model: Any = compiled._orig_mod  # pyright: ignore[reportPrivateUsage] - PyTorch gives it no other name
+    if code is None or len(roots) != 1 or roots[0] is not model:
+        return False
+    if getattr(function, "__code__", None) is code:
+        return True
+    attributes: dict[str, Any] = model.__dict__
+    is_plain = type(model).__call__ is torch.nn.Module.__call__ and attributes.get("_compiled_call_impl") is None
+    has_hooks = any(attributes[name] for name in _HOOKS) or any(hooks_on_all())
+    forward = getattr(model.forward, "__func__", None)
+    return is_plain and not has_hooks and getattr(forward, "__code__", None) is code
+
+
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+
+def hooks_on_all() -> Sequence[dict[Any, Any]]:
+    """Return the dicts that hold hooks on all modules."""
+    names: Mapping[str, Any] = vars(torch.nn.modules.module)
+    return [names[name] for name in HOOKS_ON_ALL]
+
+
+def entered_by(model: Any) -> tuple[Any, ...]:
+    """Return the functions by which a call enters a module. Dynamo makes no guard on them."""
+    functions = [type(model).__call__, getattr(model.forward, "__func__", None)]
+    return tuple(one for one in functions if isinstance(one, types.FunctionType))
