@@ -23,6 +23,8 @@ from hub.torch_private import (
 
 OWN_SLOT = "_hub_program"
 """Attribute of what `hub.compile` returns that holds the object that runs its calls. Set once."""
+BYPASSED = "hub_bypasses"
+"""Attribute of a function of the hub's that holds the one of `torch.compile`'s whose place it has taken."""
 _NO_LIMIT = 2**31
 _SETTINGS: Mapping[str, Any] = {
     "automatic_dynamic_shapes": False,  # use only the sizes of this call, and do not remember them
@@ -94,6 +96,11 @@ def program_behind(model: Any) -> Any | None:
         return object.__getattribute__(model, OWN_SLOT)
     except AttributeError:
         return None
+
+
+def unbypassed(function: Any) -> Any:
+    """Return the function that `torch.compile` made, given what is in its place."""
+    return getattr(function, BYPASSED, function)
 
 
 def uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:

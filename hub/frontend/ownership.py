@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from hub.capture.call import program_behind
+from hub.capture.call import program_behind, unbypassed
 from hub.capture.frames import Frames, frames_of
 from hub.capture.nothing import Cause, Nothing, why_nothing
 from hub.errors import CaptureError, OptionError, warn_user
@@ -160,7 +160,7 @@ def _wrapper_of(compiled: Any) -> object | None:
     compiled = getattr(compiled, "_compiled_call_impl", None) or compiled  # by `Module.compile`
     callback = getattr(getattr(compiled, "dynamo_ctx", None), "callback", None)
     if callback is None:
-        callback = _closed_over(compiled)
+        callback = _closed_over(unbypassed(compiled))
     for _ in range(_FRAMES):
         if callback is None or isinstance(callback, TorchCompileWrapper):
             return callback

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from hub.capture.call import BYPASSED
 from hub.errors import FreezeError
 from hub.frontend.compiled import OBSERVING
 from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, Inputs
@@ -21,8 +22,8 @@ from hub.frontend.direct.modes import Modes, are_plain
 from hub.frontend.direct.recorder import Recorder, Seen
 from hub.frontend.direct.trial import Pause
 from hub.frontend.direct.watch import CHANGED, SAME
-from hub.frontend.direct.watches import Held, Watches
-from hub.torch_private import FrameAction, FrameExecStrategy, OptimizedModule, set_code_exec_strategy
+from hub.frontend.direct.watches import Called, Held, Watches
+from hub.torch_private import FrameAction, FrameExecStrategy, set_code_exec_strategy
 
 SAMPLE = 4
 """Interval, once there are entries, at which a call without one is checked: if its form comes again, it gets an entry."""
@@ -30,20 +31,21 @@ _AS_IT_IS = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
 """What Dynamo does with frames of such a function while another compiler captures: nothing, as with its own wrappers."""
 
 
-def bypass(compiled: OptimizedModule, watches: Watches) -> None:
-    """Let calls of a compiled module look for an entry first. Its function of PyTorch's takes the others."""
-    forward = vars(compiled).get("forward")
-    if watches.is_bypassed or not isinstance(forward, types.FunctionType):
+def bypass(called: Called, watches: Watches) -> None:
+    """Let calls of a compiled module look for an entry first. The function that `torch.compile` made takes the others."""
+    made = called.attributes.get(called.name)
+    if watches.is_bypassed or not isinstance(made, types.FunctionType):
         return
-    calls = _Calls(forward, watches)
+    calls = _Calls(made, watches)
 
-    @functools.wraps(forward)
+    @functools.wraps(made)
     def call(*args: Any, **kwargs: Any) -> Any:
         return calls(args, kwargs)
 
     vars(call)["_torchdynamo_wrapper_id"] = id(call)  # Dynamo tells its wrappers from other functions by it
+    vars(call)[BYPASSED] = made
     set_code_exec_strategy(cast("types.FunctionType", call).__code__, _AS_IT_IS)
-    vars(compiled)["forward"] = call
+    called.attributes[called.name] = call
     watches.is_bypassed = True
 
 
@@ -62,7 +64,7 @@ class _Calls:
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run one call by an entry for its form, if nothing that its program read has changed, or else through Dynamo."""
         for held in self._watches.held:
-            if not held.entries or held.guards() is None:
+            if not held.entries or not held.is_current():
                 continue
             if (found := held.watch.compare()) == CHANGED:
                 held.end()

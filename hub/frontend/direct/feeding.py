@@ -32,15 +32,14 @@ def fed(
 ) -> tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]:
     """Return the graph's arguments with gaps, and for each gap the leaf of the inputs that fills it, as (leaf, position).
 
-    `pinned` holds the identities of tensors that the caller knows to be the same in every call; the caller also compares
-    all numbers that the program reads. If it is None, the graph's guard on its weights decides. Raise FreezeError for a
-    tensor that is neither of these nor an input.
+    `pinned` holds the identities of tensors that the caller knows to be the same in every call. If it is None, the graph's
+    guard on its weights decides. The caller compares all numbers that the program reads, or takes them as they are. Raise
+    FreezeError for a tensor that is neither of these nor an input.
     """
 
     def is_fixed(value: torch.Tensor, name: str) -> bool:
-        if pinned is None:
-            return name in weights or isinstance(value, torch.nn.Parameter)
-        return id(value) in pinned or _is_from_a_number(value)
+        is_known = name in weights or isinstance(value, torch.nn.Parameter) if pinned is None else id(value) in pinned
+        return is_known or _is_from_a_number(value)
 
     weights = frozenset(graph.graph.weights)
     place = {id(leaf): index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}

@@ -91,11 +91,12 @@ class Shortcut:
 
     def install(self, captured: ConvertFrameReturn) -> None:
         """Make the calls of a captured frame check less."""
-        manager: Any = getattr(captured.guarded_code, "guard_manager", None)
+        made: Any = captured.guarded_code
+        manager: Any = getattr(made, "guard_manager", None)
         if self._found is None or type(manager) is not GuardManagerWrapper:
             return
         root, guards = self._found
-        guards.whole = manager.root
+        guards.whole, guards.generated = manager.root, weakref.ref(made.code)
         try:
             _SplitManager.change(manager, root)
         except TypeError:  # Dynamo's class has another layout in this PyTorch
@@ -226,6 +227,8 @@ class Guards:
     ) -> None:
         self.whole: Any = None
         """Dynamo's check of all guards of the program. Set when Dynamo has captured it."""
+        self.generated: weakref.ref[types.CodeType] | None = None
+        """The code that Dynamo generated for the program. Set when Dynamo has captured it."""
         self._code = weakref.ref(code)
         self._steps: tuple[Step, ...] = needs.steps
         self._names, self._inputs, self._globals, self.graph = names, inputs, global_names, graph
@@ -233,6 +236,11 @@ class Guards:
         """Whether the graph's results and an equal form of the inputs are all that a call needs, while the watch holds."""
         self._watches: dict[tuple[int, ...], _Kept] = {}
         self._pause = Pause()
+
+    @property
+    def program(self) -> types.CodeType | None:
+        """The code that Dynamo generated for the program; None if it has dropped the program."""
+        return None if self.generated is None else self.generated()
 
     def hold(self, scope: Mapping[str, Any]) -> bool:
         """Return whether the guards hold for a call, given as its local variables. Dynamo asks this before each call."""
@@ -293,22 +301,20 @@ class Guards:
         place = place_for(self._code(), self._names, roots)
         if place is None:
             return False
-        if is_whole := place.is_whole and self._may_have_entries:
-            found = find(self._steps, {"L": scope, "G": self._globals}, entered_by(roots[0]))
-        else:
-            found = find(self._steps, {"L": scope, "G": self._globals})
+        called = place.called if self._may_have_entries else None
+        if called is not None:
+            bypass(called, place.watches)  # first, since it changes an attribute
+        found = find(self._steps, {"L": scope, "G": self._globals}, entered_by(called.model) if called is not None else ())
         if not isinstance(found, Reads) or not place.has_all(found):
             return False
-        found.dicts.update((id(one), one) for one in (hooks_on_all() if is_whole else ()))
+        found.dicts.update((id(one), one) for one in (hooks_on_all() if called is not None else ()))
         watch = Watch(found)
         if not self._all_hold(scope):  # another thread has changed something since the last check
             return False
-        held = Held(place.watches, self, roots, watch, apart(self._inputs, watch), is_whole=is_whole)
+        held = Held(place.watches, self, roots, watch, apart(self._inputs, watch), is_whole=called is not None)
         place.watches.add(held, place.parts)
         living = {one: kept for one, kept in list(self._watches.items()) if kept.held() is not None}
         self._watches = {**living, key: _Kept(weakref.ref(held), held.uses)}
-        if is_whole and place.compiled is not None:
-            bypass(place.compiled, place.watches)
         return True
 
 

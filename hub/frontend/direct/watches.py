@@ -7,10 +7,11 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
+from hub.capture.call import unbypassed
 from hub.frontend.bindings import CALLED, Binding
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.entry import Entry
@@ -26,10 +27,15 @@ _WATCHES = "hub_watches"
 
 
 class Guarded(Protocol):
-    """The guards of one program, which live as long as Dynamo keeps the program."""
+    """The guards of one program. They may outlive it: Dynamo keeps them with objects that they identify."""
 
     graph: weakref.ref[CompiledGraph] | None
     """The graph that the program's code calls; None if something is between them."""
+
+    @property
+    def program(self) -> types.CodeType | None:
+        """The code that Dynamo generated; None if it has dropped the program."""
+        ...
 
 
 @dataclass(slots=True)
@@ -43,7 +49,8 @@ class Held:
     """A watch for calls of some modules."""
 
     __slots__ = (
-        "__weakref__", "_owner", "are_apart", "bound", "entries", "guards", "is_whole", "roots", "uses", "watch", "weights",
+        "__weakref__", "_owner", "_program", "are_apart", "bound", "entries", "guards", "is_whole", "roots", "uses",
+        "watch", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +63,14 @@ class Held:
         *,
         is_whole: bool,
     ) -> None:
+        own = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            if (held := own()) is not None:
+                held.entries = ()  # they keep the graph
+
         self._owner, self.guards = weakref.ref(owner), weakref.ref(guards)
+        self._program = None if guards.program is None else weakref.ref(guards.program, forget)
         self.roots = roots  # so that no other object has the identity of one of them
         self.watch, self.are_apart = watch, are_apart
         self.weights = frozenset(map(id, watch.tensors))
@@ -68,9 +82,13 @@ class Held:
         """Forms of calls that need no Dynamo while the watch holds."""
         self.uses = Uses()
 
+    def is_current(self) -> bool:
+        """Return whether Dynamo still keeps the program."""
+        return self._program is not None and self._program() is not None
+
     def graph(self) -> CompiledGraph | None:
         """Return the graph that the program's code calls; None if Dynamo has dropped the program."""
-        guards = self.guards()
+        guards = self.guards() if self.is_current() else None
         return None if guards is None or guards.graph is None else guards.graph()
 
     def end(self) -> None:
@@ -98,9 +116,9 @@ class Watches:
         living = (
             one
             for one in self.held
-            if (guards := one.guards()) is not None
+            if one.is_current()
             and {*map(id, one.roots)} <= parts
-            and (guards is not new.guards() or [*map(id, one.roots)] != [*map(id, new.roots)])
+            and (one.guards() is not new.guards() or [*map(id, one.roots)] != [*map(id, new.roots)])
         )
         before, self.held = self.held, (*living, new)[-MAX_WATCHES:]
         CALLED.dropped = (*CALLED.dropped, before)
@@ -112,15 +130,23 @@ class Watches:
 
 
 @dataclass(frozen=True, slots=True)
+class Called:
+    """A compiled module that is called, and where it keeps the function that `torch.compile` made for it."""
+
+    model: torch.nn.Module
+    """The module that was compiled."""
+    attributes: dict[str, Any]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where to keep watches, and the modules that the compiled model keeps alive, by identity."""
 
     watches: Watches
     parts: frozenset[int]
-    compiled: OptimizedModule | None = None
-    """The compiled module that is called; None if a function was compiled, or a module in place."""
-    is_whole: bool = False
-    """Whether its calls run the captured code and nothing else."""
+    called: Called | None = None
+    """The compiled module that is called; None if a function was compiled, or if it runs more than the captured code."""
 
     def has_all(self, found: Reads) -> bool:
         """Return whether the compiled model keeps all modules alive that a watch would keep alive."""
@@ -146,9 +172,9 @@ def place_for(code: types.CodeType | None, names: Sequence[str], roots: Sequence
                 return None
             if not {*map(id, roots)} <= parts:
                 return None
-            compiled = _compiled_by(context, frame)
-            is_whole = compiled is not None and _is_all(code, function, compiled, roots)
-            return Place(vars(context).setdefault(_WATCHES, Watches()), parts, compiled, is_whole)
+            called = _called(context, frame, function)
+            is_all = called is not None and code is not None and _is_all(code, function, called, roots)
+            return Place(vars(context).setdefault(_WATCHES, Watches()), parts, called if is_all else None)
     return None
 
 
@@ -165,30 +191,41 @@ _MAX_FRAMES = 8
 """Number of frames between the call of a compiled module and the function that `torch.compile` made for it."""
 
 
-def _compiled_by(context: DynamoContext, frame: types.FrameType) -> OptimizedModule | None:
+def _called(context: DynamoContext, frame: types.FrameType, function: Any) -> Called | None:
     """Return the compiled module whose call leads to a frame of the function made for it; None for other calls."""
+    model = getattr(function, "__self__", None)
+    if isinstance(model, torch.nn.Module):
+        made = vars(model).get(_IN_PLACE)
+        if getattr(made, "_torchdynamo_orig_callable", None) == function and unbypassed(made).__code__ is frame.f_code:
+            return Called(model, vars(model), _IN_PLACE)
     for _ in range(_MAX_FRAMES):
         if frame.f_back is None:
             break
         frame = frame.f_back
         found = frame.f_locals.get("self")
         if type(found) is OptimizedModule and vars(found).get("dynamo_ctx") is context:
-            return found
+            return Called(cast("Any", found)._orig_mod, vars(found), "forward")
     return None
 
 
-def _is_all(code: types.CodeType | None, function: Any, compiled: OptimizedModule, roots: Sequence[Any]) -> bool:
+_IN_PLACE = "_compiled_call_impl"
+"""Where a module that was compiled in place (`Module.compile`) keeps the function."""
+
+
+def _is_all(code: types.CodeType, function: Any, called: Called, roots: Sequence[Any]) -> bool:
     """Return whether calls of a compiled module run some captured code of its module and nothing else.
 
-    PyTorch captures modules of its own with their hooks, by a function around them. Of others it captures `forward`.
+    Of its own modules PyTorch captures the whole call, with hooks, by a function around them; of others `forward`.
     """
-    model: Any = compiled._orig_mod  # pyright: ignore[reportPrivateUsage] - PyTorch gives it no other name
-    if code is None or len(roots) != 1 or roots[0] is not model:
+    model: Any = called.model
+    if len(roots) != 1 or roots[0] is not model:
         return False
     if getattr(function, "__code__", None) is code:
         return True
     attributes: dict[str, Any] = model.__dict__
-    is_plain = type(model).__call__ is torch.nn.Module.__call__ and attributes.get("_compiled_call_impl") is None
+    kind, base = cast("Any", type(model)), cast("Any", torch.nn.Module)
+    is_entered = called.name == _IN_PLACE or (kind.__call__ is base.__call__ and attributes.get(_IN_PLACE) is None)
+    is_plain = is_entered and kind._call_impl is base._call_impl
     has_hooks = any(attributes[name] for name in _HOOKS) or any(hooks_on_all())
     forward = getattr(model.forward, "__func__", None)
     return is_plain and not has_hooks and getattr(forward, "__code__", None) is code
