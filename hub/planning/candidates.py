@@ -32,7 +32,8 @@ class Candidates:
         self._context, self._book, self._clock = context, book, clock
         self._known: dict[Key, Candidate] = {}
         self._names: dict[Key, str] = {}
-        self._late: Counter[str] = Counter()
+        self._late: Counter[tuple[str, int]] = Counter()
+        """Number of clusters that did not fit into the budget, by backend and number of threads."""
         self._lock = threading.Lock()
         self._left: Counter[str] = Counter()
         """Needed clusters of each backend that are not decided yet: until then it has no whole plan."""
@@ -148,7 +149,7 @@ class Candidates:
                 remember_failure(self._context, candidate)
             self.events.append(_failure(candidate))
         elif candidate.is_needed:
-            self._late[candidate.backend] += 1
+            self._late[candidate.backend, candidate.settings.threads] += 1
 
     def _note_oddities(self, candidate: Candidate) -> None:
         """Note oddities that cost a backend no candidate, once even if they occur in each of its clusters."""
@@ -175,10 +176,11 @@ class Candidates:
             self._advance(candidate)
 
     def late_notes(self) -> Iterable[Event]:
-        """Yield a note for each backend on how many of its clusters did not fit into the budget."""
-        for backend, number in self._late.items():
-            message = f"{count(number, 'cluster')} not compiled within the budget of {self._clock.budget_s:.0f} s: {_GO_ON}"
-            yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=message)
+        """Yield a note for each backend and number of threads on the clusters that did not fit into the budget."""
+        for (backend, threads), number in self._late.items():
+            apart = "" if threads == self._context.threads else f" for {count(threads, 'thread')}"
+            late = f"{count(number, 'cluster')} not compiled{apart} within the budget of {self._clock.budget_s:.0f} s"
+            yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=f"{late}: {_GO_ON}")
 
 
 def _failure(candidate: Candidate) -> Event:

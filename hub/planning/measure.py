@@ -312,12 +312,17 @@ class _Measuring:
         return [backend for backend, seconds in expected_s.items() if seconds <= NEAR * best_s]
 
     def _price_pieces(self) -> None:
-        """Time the heaviest pieces of the backends that were tried: a mix of them may beat each one alone."""
-        tried = {name for plan in self.plans if self.candidates.is_ready(plan) for name in plan.assignment.backends}
+        """Time the heaviest pieces of backends that were tried, now or before: a mix of them may beat each one alone."""
+        tried = {name for plan in self.plans if self._is_measured(plan) for name in plan.assignment.backends}
         self.mixable = self.verdicts.only(tried)
         if len(tried) > 1:
             self.candidates.compile(self._first_pieces())
             self.candidates.time_alone()
+
+    def _is_measured(self, plan: CandidatePlan) -> bool:
+        """Return whether a plan was compiled, or all of its clusters were timed by an earlier process."""
+        costs = (self.book.measured_at_all(found, plan.settings) for found in plan.assignment.clusters)
+        return self.candidates.is_ready(plan) or all(cost is not None for cost in costs)
 
     def _calm(self, plans: Sequence[CandidatePlan]) -> Sequence[CandidatePlan]:
         """Return single-backend plans without busy-wait, under `tune="full"`: mixes run so and are predicted from them."""
@@ -359,17 +364,11 @@ class _Measuring:
         singles = [plan for plan in hopeful if len(plan.assignment.backends) < 2]
         pairs = [plan for plan in hopeful if len(plan.assignment.backends) > 1]
         most = MAX_MIXES[self._effort]
-        mixes = self.mixer.mixes(self.mixable, self.plans, best_s, {plan.assignment.groups for plan in ready})
+        found = self.mixer.mixes(self.mixable, self.plans, best_s, {plan.assignment.groups for plan in ready})
+        worthy = [plan for plan in found if self._predicted_s(plan) <= WORTHY * best_s][:most]
         # Some may win by far, and are worth the wait; of the others, those that would not be ready in time are left out.
-        self.clock.wait_for(
-            {
-                name
-                for plan in mixes[:most]
-                if self._predicted_s(plan) <= WORTHY * best_s
-                for name in plan.assignment.backends
-            }
-        )
-        new = self._compiled([plan for plan in mixes[:most] if self._is_in_time(plan)])
+        self.clock.wait_for({name for plan in worthy for name in plan.assignment.backends})
+        new = self._compiled([plan for plan in found if self._is_in_time(plan)][:most])
         proven = sorted(pairs, key=self._predicted_s)  # predictions of new mixes are luckier than measurements
         best = sorted((*new, *proven), key=self._predicted_s)[:most]
         mixed = [*best, *(plan for plan in proven[:1] if plan not in best)]

@@ -100,19 +100,21 @@ class Mixer:
             return ()
         alone = tuple(map(self._section_prices, self.sections(verdicts)))
         chain = self._chain(alone, self._whole_s(plans), self._calm_s(plans))
-        found: list[Assignment] = []
+        found: dict[tuple[Group, ...], tuple[Assignment, float]] = {}
         for route in _diverse(k_best(chain, _MAX_ROUTES)):
             if route.cost_s <= HOPE * best_s:
-                found.append(assignment_by(verdicts, _by_node(self._regions_of(route)), self._context.options))
-                self._predicted_s.setdefault(found[-1].groups, route.cost_s)
+                choice = assignment_by(verdicts, _by_node(self._regions_of(route)), self._context.options)
+                found.setdefault(choice.groups, (choice, route.cost_s))
         self._gap, self._method = 0.0, "chain"
-        covered = self._covered(verdicts, plans)
-        if covered is not None and self._predicted_s[covered.groups] <= HOPE * best_s:
-            found.append(covered)
-        new = {item.groups: item for item in found if len(item.clusters) > 1 and item.groups not in known}
-        return tuple(
-            candidate_plan(self._context, new[groups]) for groups in sorted(new, key=self._predicted_s.__getitem__)
-        )
+        if (covered := self._covered(verdicts, plans)) is not None and covered[1] <= HOPE * best_s:
+            found.setdefault(covered[0].groups, covered)
+        new = {
+            groups: (choice, cost_s)
+            for groups, (choice, cost_s) in sorted(found.items(), key=lambda item: item[1][1])
+            if len(choice.clusters) > 1 and groups not in known
+        }
+        self._predicted_s = {**{groups: cost_s for groups, (_, cost_s) in new.items()}, **self._predicted_s}
+        return tuple(candidate_plan(self._context, choice) for choice, _ in new.values())
 
     def predicted_s(self, plan: CandidatePlan) -> float | None:
         """Return predicted seconds of one call of a mix that this mixer proposed; None for any other plan."""
@@ -213,8 +215,8 @@ class Mixer:
 
     # --- Any candidates: a binary program -----------------------------------------------------------------------------
 
-    def _covered(self, verdicts: Verdicts, plans: Sequence[CandidatePlan]) -> Assignment | None:
-        """Return the exact cheapest cover by all known clusters, including those that plugins propose.
+    def _covered(self, verdicts: Verdicts, plans: Sequence[CandidatePlan]) -> tuple[Assignment, float] | None:
+        """Return the exact cheapest cover by all known clusters, including those that plugins propose, and its seconds.
 
         None if the solver finds none, or if each backend supports the whole graph and no plugin proposes anything: the
         chain is exact then.
@@ -232,9 +234,7 @@ class Mixer:
         self._gap, self._method = solution.gap, solution.method
         names = [node.name for node in self._context.graph.nodes]
         chosen = (([names[position] for position in one.nodes], one.backend) for one in solution.chosen)
-        covered = assignment_by(verdicts, _by_node(chosen), self._context.options)
-        self._predicted_s.setdefault(covered.groups, solution.cost_s)
-        return covered
+        return assignment_by(verdicts, _by_node(chosen), self._context.options), solution.cost_s
 
     def _solved(self, groups: Sequence[Group]) -> Solution | None:
         graph = self._context.graph

@@ -378,3 +378,17 @@ def test_renew_decides_again(two_backends: Any, asked: Asked, tmp_path: Path) ->
     assert sum(asked.pieces.values()) == 0
     assert again.search is not None
     assert again.search.timed_now == 0
+
+
+def test_a_backend_that_an_earlier_process_timed_can_still_be_mixed(
+    two_backends: Any, asked: Asked, tmp_path: Path
+) -> None:
+    """Its whole plan is not compiled again, since it is known to be slower; its pieces may be faster."""
+    names = {"backends": list(two_backends), "cache": tmp_path / "cache"}
+    first = plan_for(layers(2), **names)
+    asked.wholes.clear()
+    second = plan_for(layers(2), **names, renew=True)
+    assert asked.wholes["beta"] == 0
+    assert first.search is not None
+    assert second.search is not None
+    assert second.search.candidates == first.search.candidates > 0
