@@ -99,8 +99,12 @@ def program_behind(model: Any) -> Any | None:
 
 
 def unbypassed(function: Any) -> Any:
-    """Return the function that `torch.compile` made, given what is in its place."""
-    return getattr(function, BYPASSED, function)
+    """Return the function that `torch.compile` made, given what is in its place.
+
+    A function that was wrapped around the hub's has a copy of its attributes, as `functools.wraps` makes it.
+    """
+    is_own = getattr(function, "_torchdynamo_wrapper_id", None) == id(function)
+    return getattr(function, BYPASSED, function) if is_own else function
 
 
 def uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:

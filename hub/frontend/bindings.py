@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 from hub.dispatch.recorded import Run
@@ -29,6 +30,15 @@ class _Called(threading.local):
     witness: Witness | None = None
     dropped: tuple[object, ...] = ()
     """What guards no longer need. It is freed here: if an object dies while guards are checked, Dynamo may free them."""
+    recording: FrameType | None = None
+    """The frame that calls what `torch.compile` made, while that call is recorded."""
+    entered: object | None = None
+    """The guards that let the first frame of that call through, if nothing but PyTorch's own code is between them."""
+
+    def free(self) -> None:
+        """Free what guards no longer need."""
+        if self.dropped:
+            self.dropped = ()
 
 
 CALLED = _Called()

@@ -113,6 +113,8 @@ class CompiledGraph:
         """Graphs of the same program, each for one combination of sizes and with a plan of its own."""
         self._sizing = freed_in_forks(threading.Lock())
         """Held while these are read: the other lock is held as long as a call waits for its plan."""
+        self.numbers: frozenset[str] = frozenset()
+        """Inputs that Dynamo makes of numbers which have changed before. They are neither weights nor tensors of a call."""
         self.observer: Callable[[CompiledGraph, Sequence[Any], Sequence[Any]], None] | None = None
         """Callback for every call, set while calls are recorded. It receives the graph, its arguments and its outputs."""
 
@@ -124,8 +126,7 @@ class CompiledGraph:
         """Run one call. The plan of a backward empties a list of arguments, to free each after its last use."""
         binding = self._bindings.current
         witness, CALLED.witness = CALLED.witness, None
-        if CALLED.dropped:
-            CALLED.dropped = ()
+        CALLED.free()
         if witness is None:
             is_bound = binding is not None and binding.guard.holds(args)
         else:

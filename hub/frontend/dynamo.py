@@ -15,7 +15,7 @@ from hub.capture.attention import expand_attention
 from hub.capture.bodies import as_called, bodies_of
 from hub.capture.frames import captured_for_hub, is_part_of_a_call
 from hub.capture.inference import capture_inference
-from hub.capture.sources import weight_positions
+from hub.capture.sources import number_positions, weight_positions
 from hub.capture.traces import forget_last_trace
 from hub.capture.training import capture_with_autograd, is_forward_mode, writes_to_inputs
 from hub.config.options import Options, resolve
@@ -104,7 +104,7 @@ def _captured(
         return _compiled(replace(graph, is_part=is_part), kind, chosen, original or graph.module, owner, phases)
 
     expand_attention(module)
-    weights = weight_positions(module, example_inputs)
+    weights, numbers = weight_positions(module, example_inputs), number_positions(module)
 
     def with_autograd() -> Callable[..., Any]:
         made: list[CompiledGraph] = []
@@ -116,7 +116,7 @@ def _captured(
         with phases.during(Work.CAPTURE):
             call = capture_with_autograd(module, example_inputs, compile_one, weights)
         if [one.mode for one in made] == ["inference"] and not writes_to_inputs():
-            _call_directly(made[0])  # anything else that AOTAutograd's wrapper does shows in arguments and outputs
+            _call_directly(made[0], numbers)  # anything else that AOTAutograd's wrapper does shows in arguments and outputs
         return call
 
     if is_forward_mode():
@@ -125,15 +125,16 @@ def _captured(
         return _captured_or_eager(with_autograd, module, chosen, owner)
     try:
         compiled = compile_graph(capture_inference(module, example_inputs, weights, phases), "inference", module)
-        _call_directly(compiled)
+        _call_directly(compiled, numbers)
         return compiled
     except CaptureError:
         # AOTAutograd's own wrappers handle what the pre-dispatch form cannot express, such as writes to aliased inputs.
         return _captured_or_eager(with_autograd, module, chosen, owner)
 
 
-def _call_directly(graph: CompiledGraph) -> None:
-    """Note that the code that Dynamo generates calls this graph itself."""
+def _call_directly(graph: CompiledGraph, numbers: Sequence[int]) -> None:
+    """Note that the code that Dynamo generates calls this graph itself, and which of its inputs are made of numbers."""
+    graph.numbers = frozenset(graph.graph.placeholders[position].name for position in numbers)
     made_for_dynamo(graph)
     called(graph)
 

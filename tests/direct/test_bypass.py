@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import inspect
 import multiprocessing
@@ -19,6 +20,8 @@ from torch import nn
 
 import hub
 from hub.capture.call import BYPASSED
+from hub.frontend.bindings import CALLED
+from hub.frontend.direct import shortcut
 from hub.frontend.direct.entry import Entry
 from hub.frontend.direct.watches import Watches
 
@@ -435,3 +438,205 @@ def test_a_fork_answers_in_eager(entered: Callable[[], int]) -> None:
     process.join(60)
     assert process.exitcode == 0
     torch.testing.assert_close(torch.tensor(answers.get()), model(X)["y"])
+
+
+# --- What a call runs besides the graph -------------------------------------------------------------------------------
+
+
+def with_mutable_default() -> tuple[nn.Module, Callable[[], None]]:
+    """Return a model whose `forward` reads a dict that is a default, and a function that changes it."""
+    given = {"scale": 1.0}
+
+    class Default(Model):
+        def forward(self, x: torch.Tensor, given: dict[str, float] = given) -> Any:  # pyright: ignore
+            return super().forward(x)["y"] * given["scale"]
+
+    return Default(), lambda: given.update(scale=7.0)
+
+
+def with_closed_over() -> tuple[nn.Module, Callable[[], None]]:
+    """Return a model whose `forward` reads a list of its closure."""
+    given = [1.0]
+
+    class Closed(Model):
+        def forward(self, x: torch.Tensor) -> Any:  # pyright: ignore
+            return super().forward(x)["y"] * given[0]
+
+    return Closed(), lambda: given.__setitem__(0, 7.0)
+
+
+@pytest.mark.parametrize("make", [with_mutable_default, with_closed_over])
+def test_what_forward_reads_besides_the_model_is_compared(make: Callable[[], Any], entered: Callable[[], int]) -> None:
+    """Dynamo calls such values inputs, but no caller gives them."""
+    model, change = make()
+    compiled = torch.compile(model.eval(), backend="hub", options=OPTIONS)
+    for _ in range(6):
+        assert_eagers(compiled, model, X)
+    change()
+    for _ in range(6):
+        assert_eagers(compiled, model, X)
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_a_function_around_the_compiled_one_runs(is_installed: bool, entered: Callable[[], int]) -> None:
+    """It is the user's, whether it was put there before or after the hub's."""
+    model = Model().eval()
+    compiled = torch.compile(model, backend="hub", options=OPTIONS)
+    if is_installed:
+        compiled = compiled_with(model, entered)
+    inner = compiled.forward
+
+    @functools.wraps(inner)
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return inner(x)["y"].mul_(2)
+
+    compiled.forward = doubled
+    for _ in range(8):
+        torch.testing.assert_close(compiled(X), model(X)["y"] * 2)
+
+
+class Rate(nn.Module):
+    """A model without weights."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rates = [rate] * 8
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by all of them."""
+        for rate in self.rates:
+            x = torch.tanh(x) * rate
+        return x
+
+
+def test_models_that_share_one_wrapper_have_entries_of_their_own(entered: Callable[[], int]) -> None:
+    """Their graph is the same, and nothing in it tells them apart."""
+    wrap = torch._dynamo.optimize("hub")
+    models = [Rate(2.0), Rate(2.0)]
+    first, second = map(wrap, models)
+    for one, model in ((first, models[0]), (second, models[1]), (first, models[0])):
+        for _ in range(6):
+            assert_eagers(one, model, X)
+    models[0].rates[0] = 9.0
+    for _ in range(6):
+        assert_eagers(first, models[0], X)
+        assert_eagers(second, models[1], X)
+
+
+def test_python_around_an_inner_call_of_the_model_runs(entered: Callable[[], int]) -> None:
+    """The graph of the inner call is that of calls without the Python, and the only one."""
+
+    class Recursive(Model):
+        @torch.compiler.disable(recursive=False)
+        def doubled(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x).mul_(2)
+
+        def forward(self, x: torch.Tensor, twice: bool = False) -> Any:  # pyright: ignore
+            return self.doubled(x) if twice else super().forward(x)["y"]
+
+    model = Recursive().eval()
+    compiled = torch.compile(model, backend="hub", options=OPTIONS)
+    for twice in (False, True):
+        for _ in range(16):
+            assert_eagers(compiled, model, X, twice)
+
+
+class Odd:
+    """A result whose registered functions raise."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def refused(*_: Any) -> Any:
+    raise ValueError("it cannot be taken apart")
+
+
+torch.utils._pytree.register_pytree_node(Odd, refused, refused, serialized_type_name="tests.Odd")
+
+
+def test_registered_functions_that_raise_are_no_error(entered: Callable[[], int]) -> None:
+    """Neither for results nor for inputs."""
+
+    class Returns(Model):
+        def forward(self, x: torch.Tensor, given: Any = None) -> Any:  # pyright: ignore
+            y = super().forward(x)["y"] if given is None else super().forward(given.value)["y"]
+            return Odd(y)
+
+    model = Returns().eval()
+    compiled = torch.compile(model, backend="hub", options=OPTIONS)
+    for number in range(12):
+        args = (X, Odd(X)) if number % 3 == 2 else (X,)
+        torch.testing.assert_close(compiled(*args).value, model(*args).value)
+
+
+def test_calls_share_no_object_of_their_results(entered: Callable[[], int]) -> None:
+    """A list in what was registered as the context of a result's class is new in each call."""
+
+    class Out:
+        def __init__(self, y: Any, about: list[int]) -> None:
+            self.y, self.about = y, about
+
+    torch.utils._pytree.register_pytree_node(
+        Out,
+        lambda out: ([out.y], out.about),
+        lambda held, about: Out(next(iter(held)), about),
+        serialized_type_name="tests.Out",
+    )
+
+    class Returns(Model):
+        def forward(self, x: torch.Tensor) -> Any:  # pyright: ignore
+            return Out(super().forward(x)["y"], [1, 2])
+
+    compiled = torch.compile(Returns().eval(), backend="hub", options=OPTIONS)
+    for _ in range(8):
+        found = compiled(X)
+        assert found.about == [1, 2]
+        found.about.append(3)
+
+
+def test_what_a_captured_program_prints_is_printed(
+    entered: Callable[[], int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PyTorch can capture around such functions, and its code calls them after the graph."""
+
+    class Prints(Model):
+        def forward(self, x: torch.Tensor) -> Any:  # pyright: ignore
+            print("hello")  # noqa: T201 - it is what is tested
+            return super().forward(x)
+
+    with torch._dynamo.config.patch(reorderable_logging_functions={print}):
+        compiled = torch.compile(Prints().eval(), backend="hub", options=OPTIONS)
+        for _ in range(8):
+            compiled(X)
+    assert capsys.readouterr().out.count("hello") == 8
+
+
+def test_a_call_of_the_objects_own_runs(entered: Callable[[], int]) -> None:
+    """`_call_impl` that was set on a module."""
+    model = Model().eval()
+    compiled = compiled_with(model, entered)
+    inner, counted = model._call_impl, []
+
+    @torch.compiler.disable(recursive=False)
+    def call(*args: Any) -> Any:
+        counted.append(None)
+        return inner(*args)
+
+    vars(model)["_call_impl"] = call
+    for _ in range(12):
+        compiled(X)
+    assert len(counted) == 12
+
+
+def test_a_call_that_ended_before_its_graph_leaves_nothing_to_the_next(entered: Callable[[], int]) -> None:
+    """A watch that vouched for weights then does not vouch for them later."""
+    model = Model().eval()
+    compiled = torch.compile(model, backend="hub", options=OPTIONS, dynamic=True)
+    for size in (2, 3, 2, 3, 2, 3, 2):
+        compiled(torch.ones(size, 4))
+    (held, *_) = watches_of(compiled).held
+    CALLED.witness = shortcut._Witness(held.guards().graph, held)
+    model.layers[0].weight.mul_(5)
+    for size in (2, 3):
+        assert_eagers(compiled, model, torch.ones(size, 4))

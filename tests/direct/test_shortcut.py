@@ -48,10 +48,10 @@ def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     found = Watched()
     if request.param == "by guards":
         monkeypatch.setattr(shortcut, "bypass", lambda *_: None)
-    made, hold, all_hold = shortcut.Guards.__init__, shortcut.Guards.hold, shortcut.Guards._all_hold
+    made, hold, all_hold = shortcut.Guards.__init__, shortcut.Guards._hold, shortcut.Guards._all_hold
 
-    def init(self: shortcut.Guards, *args: Any) -> None:
-        made(self, *args)
+    def init(self: shortcut.Guards, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
         found.guards.append(self)
 
     def counted(self: shortcut.Guards, scope: Any) -> bool:
@@ -88,7 +88,7 @@ def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Entry, "leaves_of", leaves)
     wrong: list[str] = []
     monkeypatch.setattr(shortcut.Guards, "__init__", init)
-    monkeypatch.setattr(shortcut.Guards, "hold", compared)
+    monkeypatch.setattr(shortcut.Guards, "_hold", compared)
     monkeypatch.setattr(shortcut.Guards, "_all_hold", counted)
     yield found
     assert wrong == []

@@ -8,14 +8,15 @@ entry (`entry.py`), as those of `hub.compile` do. It calls the graph itself. Dyn
 from __future__ import annotations
 
 import functools
+import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 
-from hub.capture.call import BYPASSED
-from hub.errors import FreezeError
+from hub.capture.call import BYPASSED, unbypassed
+from hub.frontend.bindings import CALLED
 from hub.frontend.compiled import OBSERVING
 from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, Inputs
 from hub.frontend.direct.modes import Modes, are_plain
@@ -33,10 +34,10 @@ _AS_IT_IS = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
 
 def bypass(called: Called, watches: Watches) -> None:
     """Let calls of a compiled module look for an entry first. The function that `torch.compile` made takes the others."""
-    made = called.attributes.get(called.name)
-    if watches.is_bypassed or not isinstance(made, types.FunctionType):
+    made = called.attributes[called.name]
+    if unbypassed(made) is not made:
         return
-    calls = _Calls(made, watches)
+    calls = _Calls(made, watches, called.model)
 
     @functools.wraps(made)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -46,16 +47,15 @@ def bypass(called: Called, watches: Watches) -> None:
     vars(call)[BYPASSED] = made
     set_code_exec_strategy(cast("types.FunctionType", call).__code__, _AS_IT_IS)
     called.attributes[called.name] = call
-    watches.is_bypassed = True
 
 
 class _Calls:
     """The calls of one compiled module."""
 
-    __slots__ = ("_dynamo", "_forms", "_n_missed", "_pauses", "_watches")
+    __slots__ = ("_dynamo", "_forms", "_model", "_n_missed", "_pauses", "_watches")
 
-    def __init__(self, dynamo: Callable[..., Any], watches: Watches) -> None:
-        self._dynamo, self._watches = dynamo, watches
+    def __init__(self, dynamo: Callable[..., Any], watches: Watches, model: torch.nn.Module) -> None:
+        self._dynamo, self._watches, self._model = dynamo, watches, model
         self._forms = Forms()
         self._n_missed = 0
         self._pauses = {False: Pause(), True: Pause()}
@@ -63,7 +63,8 @@ class _Calls:
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run one call by an entry for its form, if nothing that its program read has changed, or else through Dynamo."""
-        for held in self._watches.held:
+        CALLED.free()
+        for held in self._held():
             if not held.entries or not held.is_current():
                 continue
             if (found := held.watch.compare()) == CHANGED:
@@ -80,39 +81,58 @@ class _Calls:
         finally:
             OBSERVING.release()
 
+    def _held(self) -> Sequence[Held]:
+        """Return the watches of this model: others may share its wrapper."""
+        return [one for one in self._watches.held if one.is_whole and one.roots[0] is self._model]
+
     def _is_worth_recording(self) -> bool:
         """Return whether to record this call. If the pause is not over, count it down."""
-        held = self._watches.held
+        held = self._held()
         if any(one.entries for one in held):
             self._n_missed += 1
             if self._n_missed % SAMPLE:
                 return False
-        return any(one.is_whole for one in held) and are_plain() and self._pauses[torch.is_grad_enabled()].is_over()
+        return bool(held) and are_plain() and self._pauses[torch.is_grad_enabled()].is_over()
 
     def _recorded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Make a call through Dynamo, and an entry for calls like it. What they need is noted before the call."""
-        holding = [one for one in self._watches.held if one.is_whole and one.graph() and one.watch.compare() != CHANGED]
+        holding = [one for one in self._held() if one.graph() and one.watch.compare() != CHANGED]
         graphs = [graph for one in holding if (graph := one.graph()) is not None]
-        if any(graph.observer is not None for graph in graphs):  # this very call is observed
+        inputs = _inputs(args, kwargs)
+        if inputs is None or any(graph.observer is not None for graph in graphs):  # this very call is observed
             return self._dynamo(*args, **kwargs)
-        modes, inputs = Modes(), Inputs(args, kwargs)
-        with Recorder(graphs) as recorder:
-            result = self._dynamo(*args, **kwargs)
-        held = next((one for one in holding if [seen.graph for seen in recorder.calls] == [one.graph()]), None)
+        modes = Modes()
+        CALLED.recording, CALLED.entered = sys._getframe(), None  # pyright: ignore[reportPrivateUsage] - see `_is_first`
+        try:
+            with Recorder(graphs) as recorder:
+                result = self._dynamo(*args, **kwargs)
+        finally:
+            entered, CALLED.recording, CALLED.entered = CALLED.entered, None, None
+        held = next((one for one in holding if one.guards() is entered), None)
         if held is not None and held.entries and not self._forms.has_come(inputs):
             return result
-        if held is None or (entry := _entry(held, modes, inputs, recorder.calls[0], result)) is None:
+        if held is None or (entry := _entry(held, modes, inputs, recorder.calls, result)) is None:
             self._pauses[torch.is_grad_enabled()].grow()
         else:
             held.entries = (entry, *held.entries)[:MAX_ENTRIES]
         return result
 
 
-def _entry(held: Held, modes: Modes, inputs: Inputs, call: Seen, result: Any) -> Entry | None:
+def _inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs | None:
+    """Return the inputs of a call, flattened; None if that raises, by functions that were registered for their classes."""
+    try:
+        return Inputs(args, kwargs)
+    except Exception:  # noqa: BLE001 - see above
+        return None
+
+
+def _entry(held: Held, modes: Modes, inputs: Inputs, calls: Sequence[Seen], result: Any) -> Entry | None:
     """Return an entry for calls of this form; None if they need Dynamo."""
-    if call.graph.mode != "inference" or held.watch.compare() == CHANGED or not modes.hold():
+    if [call.graph for call in calls] != [held.graph()] or calls[0].graph.mode != "inference":
+        return None
+    if held.watch.compare() == CHANGED or not modes.hold():
         return None
     try:
-        return Entry(inputs, call, result, held.watch, modes)
-    except FreezeError:
+        return Entry(inputs, calls[0], result, held.watch, modes)
+    except Exception:  # noqa: BLE001 - FreezeError, and what functions raise that were registered for classes of results
         return None

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from hub.errors import FreezeError
-from hub.frontend.bindings import Binding
+from hub.frontend.bindings import CALLED, Binding
 from hub.frontend.direct.feeding import PLAIN, containers_in, fed, rebuilt
 from hub.frontend.direct.modes import Modes
 from hub.frontend.direct.recorder import Seen
@@ -177,6 +177,7 @@ class Entry:
         if not is_same and not graph.graph.mutated:
             watch.renew()
         n_renewals = watch.n_renewals
+        CALLED.witness = None  # of a call of Dynamo's that ended between its guards and the graph
         outputs = graph(*args)
         binding = graph.current()
         if binding is not None and not is_any_autocast_enabled() and watch.compare() == SAME and binding.guard.holds(args):
@@ -185,14 +186,17 @@ class Entry:
 
 
 def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
-    """Return leaves and structure. If an input contains itself, return one leaf that nothing equals, and None."""
+    """Return leaves and structure. If an input has none, return one leaf that nothing equals, and None.
+
+    An input may contain itself, and functions that were registered for its class may raise.
+    """
     try:
         return cast("Any", pytree).tree_flatten((args, dict(kwargs)))
-    except RecursionError:
-        return [_ENDLESS], None
+    except Exception:  # noqa: BLE001 - RecursionError, and whatever those functions raise
+        return [_NOTHING], None
 
 
-_ENDLESS = object()
+_NOTHING = object()
 
 
 def _has_plain_keys(structure: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 from collections.abc import Callable, Collection, Sequence, Set
 from typing import Any
 
@@ -38,8 +39,9 @@ def fed(
     """
 
     def is_fixed(value: torch.Tensor, name: str) -> bool:
-        is_known = name in weights or isinstance(value, torch.nn.Parameter) if pinned is None else id(value) in pinned
-        return is_known or _is_from_a_number(value)
+        if name in graph.numbers:
+            return True
+        return name in weights or isinstance(value, torch.nn.Parameter) if pinned is None else id(value) in pinned
 
     weights = frozenset(graph.graph.weights)
     place = {id(leaf): index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
@@ -55,11 +57,6 @@ def fed(
                 hint="make it a buffer, or an input",
             )
     return tuple(kept), tuple(gaps)
-
-
-def _is_from_a_number(value: torch.Tensor) -> bool:
-    """Return whether Dynamo may have made a tensor of a Python float, as it does once the float has changed."""
-    return value.dim() == 0 and value.dtype == torch.float64 and value.device.type == "cpu" and type(value) is torch.Tensor
 
 
 def containers_in(value: Any) -> list[Any]:
@@ -110,7 +107,7 @@ def _is_rebuilt(result: Any, other: Any) -> bool:
     """Return whether the containers of a result were rebuilt with all their attributes."""
     try:
         pairs = list(zip(containers_in(result), containers_in(other), strict=True))
-        return all(_has_same_state(one, again) for one, again in pairs)
+        return all(_has_same_state(one, again) and not _shares(one, again) for one, again in pairs)
     except (ValueError, RecursionError):  # other containers, or attributes that contain themselves
         return False
 
@@ -127,8 +124,19 @@ def _has_same_state(one: Any, other: Any) -> bool:
     return structure == other_structure and all(map(_is_same, leaves, other_leaves))
 
 
+def _shares(one: Any, other: Any) -> bool:
+    """Return whether two containers have an attribute in common that can change: each call of eager makes its own."""
+    if type(one) in _BUILT_IN:
+        return False
+    state: dict[str, Any] = getattr(one, "__dict__", {})
+    others: dict[str, Any] = getattr(other, "__dict__", {})
+    return any(value is others.get(name) and not isinstance(value, _FIXED) for name, value in state.items())
+
+
 def _is_same(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, PLAIN) and type(one) is type(other) and one == other)
 
 
 _BUILT_IN = (list, dict, collections.OrderedDict, collections.defaultdict, collections.deque)
+_FIXED = (*PLAIN, torch.Tensor, torch.dtype, torch.device, torch.Size, type, enum.Enum)
+"""Types of attributes that containers may have in common. Tensors among them are outputs."""

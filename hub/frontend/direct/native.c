@@ -8,6 +8,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <structmember.h>
 
 #if PY_VERSION_HEX < 0x030b0000 || PY_VERSION_HEX >= 0x030d0000
 #error "dicts have version tags that can be relied on in CPython 3.11 and 3.12 alone"
@@ -667,14 +669,20 @@ stamps_renew(Stamps *self, PyObject *Py_UNUSED(ignored))
             stamp->data = NULL;
         stamp->version = self->call.version(&stamp->body);
     }
-    return PyLong_FromLong(++self->n_renewals);
+    self->n_renewals++;
+    Py_RETURN_NONE;
 }
+
+static PyMemberDef stamps_members[] = {
+    {"n_renewals", T_LONG, offsetof(Stamps, n_renewals), READONLY, "How often counts and addresses were taken anew."},
+    {NULL, 0, 0, 0, NULL},
+};
 
 static PyMethodDef stamps_methods[] = {
     {"compare", (PyCFunction)stamps_compare, METH_NOARGS,
      "Return 0 where a tensor has another form, 1 where one was written to or moved, 2 where all are as they were."},
     {"renew", (PyCFunction)stamps_renew, METH_NOARGS,
-     "Take counts of writes and addresses anew; return how often that was done."},
+     "Take counts of writes and addresses anew."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -685,6 +693,7 @@ static PyType_Slot stamps_slots[] = {
     {Py_tp_traverse, stamps_traverse},
     {Py_tp_clear, stamps_clear},
     {Py_tp_methods, stamps_methods},
+    {Py_tp_members, stamps_members},
     {0, NULL},
 };
 

@@ -35,8 +35,12 @@ class Stamps:
     def compare(self) -> int:
         """Return 0 if a tensor has another form, 1 if one was written to or moved, 2 if all are unchanged."""
 
-    def renew(self) -> int:
-        """Take the current write counts and addresses; return how often that was done."""
+    def renew(self) -> None:
+        """Take the current write counts and addresses."""
+
+    @property
+    def n_renewals(self) -> int:
+        """How often that was done."""
 
 class Guard:
     """A function, and another one that gets the error that it raises and returns the answer in its place."""

@@ -21,7 +21,7 @@ from torch import fx
 from hub.capture.call import forget_compiled
 from hub.capture.frames import captured_for_hub
 from hub.config.options import resolve
-from hub.errors import FreezeError, warn_user
+from hub.errors import FreezeError, text_of, warn_user
 from hub.frontend.checking import check_names
 from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, Inputs, keep_newest
 from hub.frontend.direct.general import General, apart, generated, is_known
@@ -415,6 +415,8 @@ def _entry(watch: Watch, modes: Modes, inputs: Inputs, call: Seen, result: Any, 
         return Entry(inputs, call, result, watch, modes)
     except FreezeError as error:
         return Unwatched("", error.message)
+    except Exception as error:  # noqa: BLE001 - of functions that were registered for classes of results
+        return Unwatched("", f"its result cannot be taken apart: {text_of(error)}")
 
 
 def _general(

@@ -210,6 +210,8 @@ def effects_of(output: Any) -> Effects:
         return Effects(breaks="Python runs after a part of the model")
     if output.random_calls:
         return Effects(writes="every call draws numbers from Python's generator")
+    if output.root_tx.debug_locals:
+        return Effects(writes="every call prints or logs")
     effects = output.side_effects
     if effects.tensor_hooks or effects.save_for_backward:
         return Effects(writes="it gives tensors hooks")

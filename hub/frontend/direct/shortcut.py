@@ -10,6 +10,7 @@ A watch keeps alive what it watches. It therefore belongs to the compiled model,
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 import weakref
@@ -27,7 +28,7 @@ from hub.frontend.direct.reads import Needs, Reads, Step, find, needs_of, root_o
 from hub.frontend.direct.recorder import Effects, effects_of
 from hub.frontend.direct.trial import Pause
 from hub.frontend.direct.watch import CHANGED, SAME, Watch, native, why_unwatched
-from hub.frontend.direct.watches import Held, Uses, entered_by, hooks_on_all, place_for
+from hub.frontend.direct.watches import OF_MODULES, Held, Uses, entered_by, hooks_on_all, place_for
 from hub.torch_private import (
     ConvertFrameReturn,
     EnableTorchFunction,
@@ -147,7 +148,9 @@ def _split(
     if (check := checked(code, output, kept)) is None:
         return None
     names = tuple(name for root, name in modules.items() if root in read)
-    return check.guard_manager.root, Guards(code, needs, names, tensors, output.global_scope, graph, effects)
+    free = {*code.co_freevars} - {*modules.values(), "__class__"}
+    is_alone = needs.unwatched is None and effects == Effects() and not free
+    return check.guard_manager.root, Guards(code, needs, names, tensors, output.global_scope, graph, is_alone=is_alone)
 
 
 class _SplitManager(GuardManagerWrapper):
@@ -223,7 +226,8 @@ class Guards:
         inputs: Sequence[Source],
         global_names: dict[str, Any],
         graph: weakref.ref[CompiledGraph] | None,
-        effects: Effects,
+        *,
+        is_alone: bool,
     ) -> None:
         self.whole: Any = None
         """Dynamo's check of all guards of the program. Set when Dynamo has captured it."""
@@ -232,8 +236,8 @@ class Guards:
         self._code = weakref.ref(code)
         self._steps: tuple[Step, ...] = needs.steps
         self._names, self._inputs, self._globals, self.graph = names, inputs, global_names, graph
-        self._may_have_entries = needs.unwatched is None and effects == Effects()
-        """Whether the graph's results and an equal form of the inputs are all that a call needs, while the watch holds."""
+        self._is_alone = is_alone
+        """Whether a call needs nothing but the graph's results and an equal form of the inputs, while the watch holds."""
         self._watches: dict[tuple[int, ...], _Kept] = {}
         self._pause = Pause()
 
@@ -248,9 +252,12 @@ class Guards:
             return self._all_hold(scope)
         CALLED.witness = None
         try:
-            return self._hold(scope)
+            holds = self._hold(scope)
         except Exception:  # noqa: BLE001 - Dynamo would take it for a guard that fails, and capture the frame again
-            return self._all_hold(scope)
+            holds = self._all_hold(scope)
+        if holds and CALLED.recording is not None and _is_first(CALLED.recording):
+            CALLED.entered = self
+        return holds
 
     def _hold(self, scope: Mapping[str, Any]) -> bool:
         key = tuple([id(scope.get(name)) for name in self._names])  # a variable of a closure may have no value
@@ -301,7 +308,7 @@ class Guards:
         place = place_for(self._code(), self._names, roots)
         if place is None:
             return False
-        called = place.called if self._may_have_entries else None
+        called = place.called if self._is_alone else None
         if called is not None:
             bypass(called, place.watches)  # first, since it changes an attribute
         found = find(self._steps, {"L": scope, "G": self._globals}, entered_by(called.model) if called is not None else ())
@@ -344,6 +351,17 @@ class _Witness:
         if binding.guard.is_among(held.weights):
             held.bound = weakref.ref(binding), self._n_renewals
         return True
+
+
+def _is_first(recording: types.FrameType) -> bool:
+    """Return whether guards are checked for the first frame of a recorded call that runs code of the model's own.
+
+    Another frame could do more than that one, or call it with other inputs.
+    """
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - the caller of `Guards.hold`
+    while frame is not None and frame.f_code in OF_MODULES:
+        frame = frame.f_back
+    return frame is not None and frame.f_back is recording
 
 
 def _add_last(root: Any, check: Callable[[Mapping[str, Any]], bool]) -> None:

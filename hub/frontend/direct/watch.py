@@ -70,15 +70,13 @@ CHANGED, WRITTEN, SAME = range(3)
 class Watch:
     """A snapshot of what a program read, to compare with the present state."""
 
-    __slots__ = ("_comparison", "_stamps", "n_renewals", "objects", "tensors")
+    __slots__ = ("_comparison", "_stamps", "objects", "tensors")
 
     def __init__(self, reads: Reads) -> None:
         self.tensors: tuple[torch.Tensor, ...] = tuple(reads.tensors.values())
         """The tensors that the program read: parameters, buffers and others."""
         self.objects = frozenset(reads.seen.keys() | reads.walked)
         """Identities of all objects that the program read. If a result contains one, it is not new in each call."""
-        self.n_renewals = 0
-        """Number of times that tensors' contents were updated. What was built for earlier contents is outdated."""
         self._comparison = _comparison(reads)
         self._stamps = _stamps(self.tensors)
 
@@ -91,7 +89,15 @@ class Watch:
 
     def renew(self) -> None:
         """Accept the present contents of tensors as the expected ones."""
-        self.n_renewals = self._stamps.renew()
+        self._stamps.renew()
+
+    @property
+    def n_renewals(self) -> int:
+        """Number of times that tensors' contents were updated. What was built for earlier contents is outdated.
+
+        It changes together with the stamps: between the two, another thread could take old contents for the present ones.
+        """
+        return self._stamps.n_renewals
 
 
 def forms_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:

@@ -15,6 +15,7 @@ from hub.capture.call import unbypassed
 from hub.frontend.bindings import CALLED, Binding
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.entry import Entry
+from hub.frontend.direct.feeding import PLAIN
 from hub.frontend.direct.reads import Reads
 from hub.frontend.direct.recorder import HOOKS_ON_ALL
 from hub.frontend.direct.watch import Watch
@@ -100,12 +101,10 @@ class Held:
 class Watches:
     """The watches of one compiled model, which live as long as it does."""
 
-    __slots__ = ("__weakref__", "held", "is_bypassed")
+    __slots__ = ("__weakref__", "held")
 
     def __init__(self) -> None:
         self.held: tuple[Held, ...] = ()
-        self.is_bypassed = False
-        """Whether calls of the compiled model look for an entry before they go to Dynamo."""
 
     def __reduce__(self) -> tuple[type[Watches], tuple[()]]:
         """Copy and pickle as empty: they watch the objects of this model."""
@@ -194,20 +193,32 @@ _MAX_FRAMES = 8
 def _called(context: DynamoContext, frame: types.FrameType, function: Any) -> Called | None:
     """Return the compiled module whose call leads to a frame of the function made for it; None for other calls."""
     model = getattr(function, "__self__", None)
-    if isinstance(model, torch.nn.Module):
-        made = vars(model).get(_IN_PLACE)
-        if getattr(made, "_torchdynamo_orig_callable", None) == function and unbypassed(made).__code__ is frame.f_code:
-            return Called(model, vars(model), _IN_PLACE)
+    if isinstance(model, torch.nn.Module) and _is_of(vars(model).get(_IN_PLACE), context, frame):
+        return Called(model, vars(model), _IN_PLACE)
+    caller = frame.f_back
     for _ in range(_MAX_FRAMES):
-        if frame.f_back is None:
+        if caller is None:
             break
-        frame = frame.f_back
-        found = frame.f_locals.get("self")
-        if type(found) is OptimizedModule and vars(found).get("dynamo_ctx") is context:
-            return Called(cast("Any", found)._orig_mod, vars(found), "forward")
+        if caller.f_code in OF_MODULES:  # others are the user's: reading their variables would keep these alive
+            found = caller.f_locals.get("self")
+            if type(found) is OptimizedModule:
+                is_called = _is_of(vars(found).get("forward"), context, frame)
+                return Called(cast("Any", found)._orig_mod, vars(found), "forward") if is_called else None
+        caller = caller.f_back
     return None
 
 
+def _is_of(function: Any, context: DynamoContext, frame: types.FrameType) -> bool:
+    """Return whether what a compiled module calls is the function of a call of `torch.compile` that has this frame."""
+    made = unbypassed(function)
+    if not isinstance(made, types.FunctionType) or made.__code__ is not frame.f_code:
+        return False
+    return any(cell.cell_contents is context for cell in made.__closure__ or ())
+
+
+_MODULE: Any = torch.nn.Module
+OF_MODULES = frozenset({_MODULE._call_impl.__code__, _MODULE._wrapped_call_impl.__code__})
+"""Code through which each call of a module goes."""
 _IN_PLACE = "_compiled_call_impl"
 """Where a module that was compiled in place (`Module.compile`) keeps the function."""
 
@@ -223,14 +234,21 @@ def _is_all(code: types.CodeType, function: Any, called: Called, roots: Sequence
     if getattr(function, "__code__", None) is code:
         return True
     attributes: dict[str, Any] = model.__dict__
-    kind, base = cast("Any", type(model)), cast("Any", torch.nn.Module)
-    is_entered = called.name == _IN_PLACE or (kind.__call__ is base.__call__ and attributes.get(_IN_PLACE) is None)
-    is_plain = is_entered and kind._call_impl is base._call_impl
+    kind = cast("Any", type(model))
+    is_entered = called.name == _IN_PLACE or (kind.__call__ is _MODULE.__call__ and attributes.get(_IN_PLACE) is None)
+    is_plain = is_entered and kind._call_impl is _MODULE._call_impl and not _OWN_CALLS & attributes.keys()
     has_hooks = any(attributes[name] for name in _HOOKS) or any(hooks_on_all())
     forward = getattr(model.forward, "__func__", None)
-    return is_plain and not has_hooks and getattr(forward, "__code__", None) is code
+    return is_plain and not has_hooks and getattr(forward, "__code__", None) is code and _has_plain_defaults(forward)
 
 
+def _has_plain_defaults(function: Any) -> bool:
+    """Return whether no default of an argument can change. Dynamo takes them for inputs, which entries compare."""
+    values: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return all(type(value) in PLAIN for value in values)
+
+
+_OWN_CALLS = frozenset({"_call_impl", "_wrapped_call_impl"})
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
