@@ -10,7 +10,7 @@ import torch
 from openvino import Output, Type
 from torch import fx
 
-from hub.plugin import declared_arguments, value_of
+from hub.plugin import declared_arguments, operator_name, value_of
 from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
 from plugin_openvino.call import Call
 from plugin_openvino.library import ops
@@ -185,6 +185,34 @@ def _remainder(call: Call) -> Any:
     return ops.subtract(left, ops.multiply(floor_quotient(left, right, call.dtype), right))
 
 
+def _divide(call: Call) -> Any:
+    """Return the quotient. If an operator with steps follows, it is rounded once, as in eager.
+
+    OpenVINO makes of a division by a constant a product with its reciprocal. That is off by a rounding, for example for a
+    third of all multiples of 41, which `floor` makes a whole.
+    """
+    node = ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype))
+    if _reaches_a_step(call.node):
+        node.get_rt_info()["nonconvertable_divide_0"] = True  # as OpenVINO spells it
+    return node
+
+
+_STEPS = frozenset({
+    "ceil", "div", "eq", "floor", "floor_divide", "fmod", "frac", "ge", "gt", "le", "lt", "ne", "remainder", "round",
+    "sign", "trunc", "_to_copy", "to", "type_as", "argmax", "argmin", "topk", "sort",
+})  # fmt: skip
+"""Names of operators whose results jump."""
+_NEAR = 3
+"""Number of operators after which a step no longer counts: other roundings have come between."""
+
+
+def _reaches_a_step(node: fx.Node, near: int = _NEAR) -> bool:
+    """Return whether an operator whose result jumps is at most some operators away."""
+    users = [user for user in node.users if user.op == "call_function"]
+    names = (operator_name(user).removeprefix("aten.").partition(".")[0] for user in users)
+    return any(name in _STEPS for name in names) or (near > 1 and any(_reaches_a_step(user, near - 1) for user in users))
+
+
 def _power(call: Call) -> Any:
     value, exponent = call.tensor("self", call.dtype), call.raw("exponent")
     if exponent == 2:
@@ -197,10 +225,20 @@ def _power(call: Call) -> Any:
 
 
 def where(condition: str, yes: str, no: str) -> Rule:
-    """Return a rule that selects between two arguments."""
-    return lambda call: ops.select(
-        call.tensor(condition, torch.bool), call.tensor(yes, call.dtype), call.tensor(no, call.dtype)
-    )
+    """Return a rule that selects between two arguments.
+
+    Where integers are compared in the same model, OpenVINO computes these operands in float32, too.
+    """
+
+    def rule(call: Call) -> Any:
+        values = call.tensor(yes, call.dtype), call.tensor(no, call.dtype)
+        result = output(ops.select(call.tensor(condition, torch.bool), *values))
+        is_whole = call.dtype in (torch.int32, torch.int64)
+        if is_whole and max(largest(call.raw(yes)), largest(call.raw(no))) > EXACT_IN_FLOAT32:
+            raise_alarm_beyond(call, result, EXACT_IN_FLOAT32)
+        return result
+
+    return rule
 
 
 def _addcmul(call: Call) -> Any:
@@ -214,9 +252,15 @@ def _addcdiv(call: Call) -> Any:
 
 
 def _lerp(call: Call) -> Any:
-    start = call.tensor("self", call.dtype)
-    distance = ops.subtract(call.tensor("end", call.dtype), start)
-    return ops.add(start, ops.multiply(call.tensor("weight", call.dtype), distance))
+    """Interpolate from the nearer end, as ATen does (ATen/native/Lerp.h): from the other one, large numbers cancel."""
+    start, end, weight = (call.tensor(name, call.dtype) for name in ("self", "end", "weight"))
+    distance = ops.subtract(end, start)
+    from_start = output(ops.add(start, ops.multiply(weight, distance)))
+    from_end = output(ops.subtract(end, ops.multiply(distance, ops.subtract(constant(1, call.dtype), weight))))
+    given = call.raw("weight")
+    if isinstance(given, (int, float)):
+        return from_start if abs(given) < 0.5 else from_end
+    return ops.select(ops.less(ops.abs(weight), constant(0.5, call.dtype)), from_start, from_end)
 
 
 def _cast(call: Call) -> Any:
@@ -249,8 +293,11 @@ def _is_finite(call: Call) -> Any:
 
 def _divide_with_mode(call: Call) -> Any:
     mode = call.raw("rounding_mode")
-    quotient = output(ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype)))
-    return quotient if mode is None else truncated(quotient)
+    node = ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype))
+    if mode is None:
+        return _divide(call)
+    node.get_rt_info()["nonconvertable_divide_0"] = True  # see `_divide`
+    return truncated(output(node))
 
 
 def truncated(value: Output) -> Any:
@@ -303,8 +350,8 @@ RULES: Mapping[str, Rule] = {
     "aten.rsub.Tensor": _rsub,
     "aten.mul.Tensor": binary(ops.multiply, on_bools=ops.logical_and),
     "aten.mul.Scalar": binary(ops.multiply, on_bools=ops.logical_and),
-    "aten.div.Tensor": binary(ops.divide),
-    "aten.div.Scalar": binary(ops.divide),
+    "aten.div.Tensor": _divide,
+    "aten.div.Scalar": _divide,
     "aten.div.Tensor_mode": _divide_with_mode,
     "aten.floor_divide.default": _floor_divide,
     "aten.floor_divide.Scalar": _floor_divide,

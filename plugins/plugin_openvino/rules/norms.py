@@ -94,8 +94,8 @@ def _native(rule: Rule) -> Rule:
 
 def _weight_norm(call: Call) -> Any:
     """Divide by the norm over every dim but one; dim -1 stands for none."""
-    value, dim = call.tensor("v"), int(call.raw("dim"))
-    axes = indices([axis for axis in range(call.fake("v").dim()) if axis != dim])
+    value, dim, rank = call.tensor("v"), int(call.raw("dim")), call.fake("v").dim()
+    axes = indices([axis for axis in range(rank) if dim == -1 or axis != dim % rank])
     return ops.multiply(value, ops.divide(call.tensor("g"), ops.reduce_l2(value, axes, True)))
 
 

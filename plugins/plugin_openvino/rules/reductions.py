@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import torch
@@ -138,10 +139,17 @@ def _sum(call: Call) -> Any:
     value = call.tensor("self", call.dtype)
     if not call.fake("self").dim():
         return value
-    if not call.dtype.is_floating_point and call.fake("self").dtype is not torch.bool:
+    if not call.dtype.is_floating_point and not _are_few_bools(call.fake("self")):
         absolute = ops.abs(convert(value, _F32))
         raise_alarm_beyond(call, output(ops.reduce_sum(absolute, _axes(call), False)), EXACT_IN_FLOAT32)
     return ops.reduce_sum(value, _axes(call), _keeps(call))
+
+
+def _are_few_bools(value: torch.Tensor) -> bool:
+    """Return whether a sum counts so few that float32 has their number."""
+    sizes: list[Any] = list(value.shape)  # some may be symbols
+    is_known = all(isinstance(size, int) for size in sizes)
+    return value.dtype is torch.bool and is_known and prod(sizes) < EXACT_IN_FLOAT32
 
 
 def _raise_alarm_where_inexact(call: Call, value: Output) -> None:

@@ -75,6 +75,8 @@ def _squeeze(call: Call) -> Any:
     """Drop the named dims of size 1; ATen ignores other dims, OpenVINO would raise."""
     name = "dim" if any(declared.name == "dim" for declared in declared_arguments(call.node)) else None
     shape = call.fake("self").shape
+    if not shape:
+        return call.tensor("self")
     dims = [
         dim for dim in (call.dims(name) if name else range(len(shape))) if isinstance(shape[dim], int) and shape[dim] == 1
     ]
@@ -84,6 +86,8 @@ def _squeeze(call: Call) -> Any:
 def _expand(call: Call) -> Any:
     """Broadcast; unchanged sizes are written as 1, so that unknown ones need not be computed."""
     source, wanted = call.fake("self").shape, call.result.shape
+    if not wanted:
+        return call.tensor("self")
     lead = len(wanted) - len(source)
     raw = call.raw("size") if "as" not in str(call.node.target) else list(wanted)
     sizes = [1 if dim >= lead and _is_same(source[dim - lead], wanted[dim]) else raw[dim] for dim in range(len(wanted))]
@@ -144,6 +148,8 @@ def _unbind(call: Call) -> Any:
 
 
 def _repeat(call: Call) -> Any:
+    if not call.result.dim():
+        return call.tensor("self")
     return ops.tile(call.tensor("self"), call.vector(call.raw("repeats")))
 
 
