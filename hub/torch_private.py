@@ -507,6 +507,7 @@ ATTRIBUTES: Mapping[str, str] = {
     "torch._ops:OpOverload._schema": "An operator's arguments by name, with their types, defaults and aliasing.",
     "torch._dynamo.eval_frame:OptimizedModule._orig_mod": "The model behind a compiled module.",
     "torch.nn:Module._call_impl": "A module's call without what `Module.compile` put in front of it.",
+    "torch.nn:Module._wrapped_call_impl": "A module's call, as its code: frames of it are no code of the user's.",
     "torch.nn:Module._compiled_call_impl": "What `Module.compile` put there.",
     "torch.library:custom_op._init_fn": "The function of a custom operator, whose module registers it.",
     "torch:compile._torchdynamo_orig_callable": "The function behind a compiled one, and a mark of compiled functions.",

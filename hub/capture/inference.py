@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
+from hub.capture.composites import COMPOSED
 from hub.capture.fast_paths import SAID
 from hub.capture.fold import fold_constants
 from hub.capture.hidden import hidden_write, written_hidden_view
@@ -54,7 +55,7 @@ def capture_inference(
     try:
         with torch.no_grad(), (phases or Phases()).during(Work.CAPTURE):
             exported, signature = aot_export_module(
-                module, tuple(inputs), trace_joint=False, pre_dispatch=True, decompositions=dict(SAID)
+                module, tuple(inputs), trace_joint=False, pre_dispatch=True, decompositions={**SAID, **COMPOSED}
             )
     except RestartAnalysis:
         raise  # for Dynamo, which captures the program again, with less of it symbolic

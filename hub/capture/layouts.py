@@ -52,16 +52,16 @@ def _lost_order(value: Any, eager: Any) -> tuple[int, ...] | None:
 
 def _laid_out(graph: fx.Graph, node: fx.Node, order: tuple[int, ...]) -> fx.Node:
     inverse = sorted(range(len(order)), key=order.__getitem__)
-    node = _called(graph, _aten.permute.default, node, list(order))
-    node = _called(graph, _aten.clone.default, node, memory_format=torch.contiguous_format)
-    return _called(graph, _aten.permute.default, node, inverse)
+    node = called(graph, _aten.permute.default, node, list(order))
+    node = called(graph, _aten.clone.default, node, memory_format=torch.contiguous_format)
+    return called(graph, _aten.permute.default, node, inverse)
 
 
-def _called(graph: fx.Graph, target: Any, node: fx.Node, *arguments: Any, **options: Any) -> fx.Node:
+def called(graph: fx.Graph, target: Any, node: fx.Node, *arguments: Any, **options: Any) -> fx.Node:
     """Insert a call, with a fake value of its own: one that is a view of another cannot be sent to a worker."""
-    called = graph.call_function(target, (node, *arguments), options)
+    new = graph.call_function(target, (node, *arguments), options)
     value = node.meta["val"]
     with value.fake_mode, torch.no_grad():
         result = target(value, *arguments, **options)
-        called.meta["val"] = torch.empty_strided(result.shape, result.stride(), dtype=value.dtype, device=value.device)
-    return called
+        new.meta["val"] = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=result.device)
+    return new

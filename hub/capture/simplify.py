@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
+from hub.capture.layouts import called
 from hub.plugin.graph import hint
 from hub.plugin.table import argument, declared_arguments, elements, value_of
 from hub.torch_private import set_grad_enabled
@@ -17,7 +18,8 @@ _aten = torch.ops.aten
 def simplify(module: fx.GraphModule) -> None:
     """Drop inactive dropout, detach, no-op casts, empty pieces, idle `ceil_mode` and metadata assertions, then dead code.
 
-    A pool whose only window holds everything becomes a mean. Meta values stay.
+    What is written to a part of a tensor is no copy before it is written. A pool whose only window holds everything becomes
+    a mean. Meta values stay.
 
     Uninitialised tensors become zeros: zeros are valid contents, and make two runs comparable.
     """
@@ -26,6 +28,8 @@ def simplify(module: fx.GraphModule) -> None:
             _bypass(node)
         elif node.target in _JOINS:
             _join_no_empties(node)
+        elif node.target in _COPIES and all(_writes_a_part(user, node) for user in node.users):
+            _write_itself(node)
         elif node.target in _DROPPED:
             module.graph.erase_node(node)
         elif node.target in _UNINITIALISED:
@@ -71,6 +75,36 @@ def _has_channels_before_columns(value: torch.Tensor) -> bool:
         return hint(value.stride(1)) > hint(value.stride(-1))
     except ValueError:  # a size that depends on data
         return False
+
+
+def _writes_a_part(node: fx.Node, value: fx.Node) -> bool:
+    """Return whether an operator writes a value to a part of a tensor, and so reads its elements alone."""
+    return node.target in _WRITES and node.args[1] is value and value not in (node.args[0], *node.args[2:])
+
+
+def _write_itself(node: fx.Node) -> None:
+    """Replace a copy by what is copied, with the copy's dtype and sizes.
+
+    `z[:, :4] = y` is captured as a copy of y with the form of the slice, which few backends have a rule for.
+    """
+    source = cast("fx.Node", node.args[1])
+    given, wanted = value_of(source), node.meta["val"]
+    sizes = list(wanted.shape)
+    is_expanded = not _has_sizes(given, wanted)
+    if given.device != wanted.device or (is_expanded and not all(isinstance(size, int) for size in sizes)):
+        return
+    with node.graph.inserting_before(node):
+        if given.dtype != wanted.dtype:
+            source = called(node.graph, _aten._to_copy.default, source, dtype=wanted.dtype)
+        if is_expanded:
+            source = called(node.graph, _aten.expand.default, source, sizes)
+    node.replace_all_uses_with(source)
+    node.graph.erase_node(node)
+
+
+def _has_sizes(given: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Return whether sizes are equal as written: adds no guard on symbolic ones."""
+    return [str(size) for size in given.shape] == [str(size) for size in wanted.shape]
 
 
 def _define(node: fx.Node) -> None:
@@ -180,6 +214,10 @@ _POOLS = frozenset({
 })  # fmt: skip
 
 _AVERAGES = frozenset({_aten.avg_pool1d.default, _aten.avg_pool2d.default, _aten.avg_pool3d.default})
+
+_COPIES = (_aten.copy.default, _aten.fill.Tensor)
+
+_WRITES = frozenset({_aten.slice_scatter.default, _aten.select_scatter.default})
 
 _JOINS = (_aten.cat.default, _aten.concat.default)
 

@@ -419,6 +419,7 @@ OPERATORS = OperatorTable(
         "aten.constant_pad_nd.default": (NUMBER,),
         "aten.pixel_shuffle.default": (FLOAT, rank("self", 4, 4)),
         "aten.slice_scatter.default": (NUMBER, plain("start", "end", "step")),  # OpenVINO crashes at unknown bounds
+        "aten.select_scatter.default": (NUMBER, plain("index")),
         "aten.triu.default": (known_dims("self", -1, -2), plain("diagonal")),
         "aten.tril.default": (known_dims("self", -1, -2), plain("diagonal")),
         # reductions and scans

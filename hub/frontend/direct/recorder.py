@@ -242,4 +242,7 @@ _NOTHING = object()
 
 def _place(variable: Any) -> str:
     source = getattr(variable, "source", None)
-    return source.name if source is not None else type(variable).__name__
+    try:
+        return source.name if source is not None else type(variable).__name__
+    except NotImplementedError:  # of sources that Dynamo has no expression for, as of temporary objects
+        return type(variable).__name__

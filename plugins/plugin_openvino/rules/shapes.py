@@ -192,6 +192,13 @@ def _slice_scatter(call: Call) -> Any:
     return ops.slice_scatter(call.tensor("self"), call.tensor("src", call.dtype), *bounds, indices([call.dim("dim")]))
 
 
+def _select_scatter(call: Call) -> Any:
+    dim, index = call.dim("dim"), int(call.raw("index"))
+    bounds = (indices([index]), indices([INT32_MAX if index == -1 else index + 1]), indices([1]))
+    source = ops.unsqueeze(call.tensor("src", call.dtype), indices([dim]))
+    return ops.slice_scatter(call.tensor("self"), source, *bounds, indices([dim]))
+
+
 def _triangle(keeps: Any) -> Rule:
     """Return a rule for triu and tril: a constant mask selects between the value and 0."""
 
@@ -234,6 +241,7 @@ RULES: Mapping[str, Rule] = {
     "aten.constant_pad_nd.default": _constant_pad,
     "aten.pixel_shuffle.default": _pixel_shuffle,
     "aten.slice_scatter.default": _slice_scatter,
+    "aten.select_scatter.default": _select_scatter,
     "aten.triu.default": _triangle(torch.triu),
     "aten.tril.default": _triangle(torch.tril),
 }
