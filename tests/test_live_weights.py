@@ -106,6 +106,32 @@ def test_a_model_of_the_same_class_waits_for_no_plan_and_delays_none() -> None:
     assert [binding.is_final for binding in graph._bindings._all] == [True, True]
 
 
+def test_models_are_found_by_whatever_weights_they_run_with_now() -> None:
+    """Also by those of a plan that takes any weights, while others that it ran with are kept elsewhere."""
+    x, models = torch.randn(4, 32), [Net().eval() for _ in range(6)]  # more than have executables of their own
+    compiled = [served(model, x, start="wait") for model in models]
+    assert [len(hub.plans(one)) for one in compiled] == [1] * 6
+    kept = list[Any]()
+    for _ in range(5):  # more than a plan is built for
+        kept.append(models[0].state_dict(keep_vars=True))
+        models[0].load_state_dict({name: value * 1.5 for name, value in models[0].state_dict().items()}, assign=True)
+        check(compiled[0], models[0], x)
+        assert len(hub.plans(compiled[0])) == 1
+    kept.append(models[5].state_dict(keep_vars=True))
+    models[5].load_state_dict(models[0].state_dict(), assign=True)
+    check(compiled[5], models[5], x)
+    assert len(hub.plans(compiled[5])) == 1
+
+
+def test_a_model_is_found_while_the_plan_for_its_earlier_weights_is_made() -> None:
+    model, x = Net().eval(), torch.randn(4, 32)
+    run, kept = served(model, x), model.state_dict(keep_vars=True)
+    model.load_state_dict({name: value * 1.5 for name, value in kept.items()}, assign=True)
+    check(run, model, x)
+    assert len(hub.plans(run)) == 1
+    assert hub.wait(run, WAIT_S)
+
+
 def test_no_plugin_is_blamed_for_weights_that_change_while_a_plan_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training goes on after an evaluation that was shorter than planning: the plan is kept, and built for the next."""
     model, x = Net().eval(), torch.randn(4, 32)

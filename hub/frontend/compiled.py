@@ -305,7 +305,7 @@ class CompiledGraph:
     def _waiting(self, args: Sequence[Any]) -> Binding:
         """Return a binding that takes any weights and runs in eager."""
         binding = Binding((), args)
-        binding.run, binding.is_final = self._counted(self.run_in_eager), False
+        binding.run, binding.is_final = self._remembering(self._counted(self.run_in_eager)), False
         return binding
 
     def _counted(self, run: Run) -> Run:
@@ -413,7 +413,8 @@ class CompiledGraph:
                 made = maker.make(values, plan)
                 self.phases.add(made.phases)
                 run = self._recorded(self._assembled(graph, made, held).run)
-                binding.run = on_held_storage(self._by_size(run, made.plan, graph.weights) if is_last else run, inputs)
+                run = on_held_storage(self._by_size(run, made.plan, graph.weights) if is_last else run, inputs)
+                binding.run = run if graph.weights else self._remembering(run)
         finally:
             maker.progress.done()
             trim()
@@ -517,11 +518,23 @@ class CompiledGraph:
         values = dict(zip((node.name for node in self.graph.placeholders), args, strict=True))
         return replace(self.graph, weights=tuple(name for name in self.graph.weights if can_guard(values[name])))
 
+    def _remembering(self, run: Run) -> Run:
+        """Wrap `run` of a binding that takes any weights, so that a model is found by those it was called with."""
+        positions = self._positions(self.graph)
+        if not positions:
+            return run
+        first = positions[0]
+
+        def remembering(args: Sequence[Any]) -> tuple[Any, ...]:
+            if id(args[first]) not in self.weights:
+                self._remember_weights(args)
+            return run(args)
+
+        return remembering
+
     def _remember_weights(self, args: Sequence[Any]) -> None:
-        names = frozenset(self.graph.weights)
-        for node, value in zip(self.graph.placeholders, args, strict=True):
-            if node.name in names:
-                self.weights[id(value)] = value
+        for position in self._positions(self.graph):
+            self.weights[id(args[position])] = args[position]
 
 
 def _begin_for(graph: weakref.ref[CompiledGraph], weights: Sequence[str], args: Sequence[Any]) -> CompiledGraph | None:
