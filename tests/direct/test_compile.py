@@ -805,7 +805,7 @@ def test_a_class_may_have_its_own_ways() -> None:
         call.forbidden = 1
     twin = copy.deepcopy(call)
     assert twin.is_copied
-    agree(twin, twin.__class__.__mro__[2].__call__.__get__(twin))
+    agree(twin, type(twin).__mro__[2].__call__.__get__(twin))
 
 
 def test_another_process_loads_a_compiled_model(tmp_path: Path) -> None:
