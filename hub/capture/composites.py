@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
+from hub.plugin.table import overload_of
 from hub.torch_private import OpOverload
 
 _NAMES = (
@@ -33,12 +32,7 @@ _NAMES = (
 )
 
 
-def _overload(name: str) -> OpOverload:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload)
-
-
 COMPOSED: Mapping[OpOverload, Callable[..., Any]] = {
-    operator: operator.decompose for operator in map(_overload, _NAMES.split())
+    operator: operator.decompose for operator in (overload_of(f"aten.{name}") for name in _NAMES.split())
 }
 """PyTorch's own decompositions, by operator."""

@@ -113,7 +113,8 @@ class Mixer:
             for groups, (choice, cost_s) in sorted(found.items(), key=lambda item: item[1][1])
             if len(choice.clusters) > 1 and groups not in known
         }
-        self._predicted_s = {**{groups: cost_s for groups, (_, cost_s) in new.items()}, **self._predicted_s}
+        for groups, (_, cost_s) in new.items():
+            self._predicted_s.setdefault(groups, cost_s)
         return tuple(candidate_plan(self._context, choice) for choice, _ in new.values())
 
     def predicted_s(self, plan: CandidatePlan) -> float | None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch import fx
 
+    from hub.torch_private import OpOverload
+
 
 @dataclass(frozen=True, slots=True)
 class Support:
@@ -48,6 +50,14 @@ Condition = Callable[["fx.Node"], str | None]
 def operator_name(node: fx.Node) -> str:
     """Return the name of a node's operator in tables and options: "aten.linear.default"."""
     return str(node.target) if node.op == "call_function" else node.op
+
+
+def overload_of(name: str) -> OpOverload:
+    """Return the operator named "aten.add.Tensor". Raise AttributeError if this torch has none."""
+    import torch
+
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
 def argument(node: fx.Node, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from hub.plugin.table import is_symbolic
+from hub.plugin.table import is_symbolic, overload_of
 from hub.toolkit.arguments import Decompositions
 from hub.toolkit.functions import halved
 from hub.toolkit.sizes import size_of
@@ -35,8 +35,7 @@ _EVERYWHERE = ("cpu", *_GPU)
 
 
 def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload)
+    return overload_of(f"aten.{name}")
 
 
 def completed(table: Decompositions) -> Decompositions:

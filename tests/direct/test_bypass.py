@@ -555,34 +555,44 @@ def refused(*_: Any) -> Any:
 torch.utils._pytree.register_pytree_node(Odd, refused, refused, serialized_type_name="tests.Odd")
 
 
-def test_registered_functions_that_raise_are_no_error(entered: Callable[[], int]) -> None:
+@pytest.mark.parametrize("is_result", [False, True])
+def test_registered_functions_that_raise_are_no_error(is_result: bool, entered: Callable[[], int]) -> None:
     """Neither for results nor for inputs."""
 
-    class Returns(Model):
-        def forward(self, x: torch.Tensor, given: Any = None) -> Any:  # pyright: ignore
-            y = super().forward(x)["y"] if given is None else super().forward(given.value)["y"]
-            return Odd(y)
+    class Odds(Model):
+        is_result = False
 
-    model = Returns().eval()
+        def forward(self, x: torch.Tensor, given: Any = None) -> Any:  # pyright: ignore
+            y = super().forward(x if given is None else given.value)["y"]
+            return Odd(y) if self.is_result else y
+
+    model = Odds().eval()
+    model.is_result = is_result
     compiled = torch.compile(model, backend="hub", options=OPTIONS)
-    for number in range(12):
-        args = (X, Odd(X)) if number % 3 == 2 else (X,)
-        torch.testing.assert_close(compiled(*args).value, model(*args).value)
+    for number in range(24):
+        args = (X, Odd(X)) if number > 8 and number % 3 and not is_result else (X,)
+        found, expected = compiled(*args), model(*args)
+        torch.testing.assert_close(*((one.value if is_result else one) for one in (found, expected)))
+    assert (entered() > 0) != is_result
+
+
+class Out:
+    """A result whose registered context is a list."""
+
+    def __init__(self, y: Any, about: list[int]) -> None:
+        self.y, self.about = y, about
+
+
+torch.utils._pytree.register_pytree_node(
+    Out,
+    lambda out: ([out.y], out.about),
+    lambda held, about: Out(next(iter(held)), about),
+    serialized_type_name="tests.Out",
+)
 
 
 def test_calls_share_no_object_of_their_results(entered: Callable[[], int]) -> None:
     """A list in what was registered as the context of a result's class is new in each call."""
-
-    class Out:
-        def __init__(self, y: Any, about: list[int]) -> None:
-            self.y, self.about = y, about
-
-    torch.utils._pytree.register_pytree_node(
-        Out,
-        lambda out: ([out.y], out.about),
-        lambda held, about: Out(next(iter(held)), about),
-        serialized_type_name="tests.Out",
-    )
 
     class Returns(Model):
         def forward(self, x: torch.Tensor) -> Any:  # pyright: ignore
@@ -637,6 +647,6 @@ def test_a_call_that_ended_before_its_graph_leaves_nothing_to_the_next(entered: 
         compiled(torch.ones(size, 4))
     (held, *_) = watches_of(compiled).held
     CALLED.witness = shortcut._Witness(held.guards().graph, held)
-    model.layers[0].weight.mul_(5)
+    model.layers[-1].bias.add_(5)
     for size in (2, 3):
         assert_eagers(compiled, model, torch.ones(size, 4))

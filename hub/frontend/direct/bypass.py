@@ -1,7 +1,8 @@
 """Calls of `torch.compile(model, backend="hub")` that skip Dynamo: their form came before, and nothing has changed.
 
-PyTorch's own function around a compiled module takes some tenths of a millisecond, even if all guards are spared: it sets
-and restores the state of Dynamo, walks into the module, and fetches each weight. So calls of a module first look for an
+PyTorch's own function around a compiled module takes its time even if most guards are spared (`python -m
+benchmarks.dynamo_share MODEL --guards`): it sets and restores the state of Dynamo, walks into the module, and fetches each
+weight. So calls of a module first look for an
 entry (`entry.py`), as those of `hub.compile` do. It calls the graph itself. Dynamo takes all other calls.
 """
 
@@ -96,19 +97,18 @@ class _Calls:
 
     def _recorded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Make a call through Dynamo, and an entry for calls like it. What they need is noted before the call."""
-        holding = [one for one in self._held() if one.graph() and one.watch.compare() != CHANGED]
+        holding = [one for one in self._held() if one.watch.compare() != CHANGED]
         graphs = [graph for one in holding if (graph := one.graph()) is not None]
-        inputs = _inputs(args, kwargs)
-        if inputs is None or any(graph.observer is not None for graph in graphs):  # this very call is observed
+        if any(graph.observer is not None for graph in graphs):  # this very call is observed
             return self._dynamo(*args, **kwargs)
-        modes = Modes()
+        modes, inputs = Modes(), Inputs(args, kwargs)
         CALLED.recording, CALLED.entered = sys._getframe(), None  # pyright: ignore[reportPrivateUsage] - see `_is_first`
         try:
             with Recorder(graphs) as recorder:
                 result = self._dynamo(*args, **kwargs)
         finally:
             entered, CALLED.recording, CALLED.entered = CALLED.entered, None, None
-        held = next((one for one in holding if one.guards() is entered), None)
+        held = next((one for one in holding if entered is not None and one.guards() is entered), None)
         if held is not None and held.entries and not self._forms.has_come(inputs):
             return result
         if held is None or (entry := _entry(held, modes, inputs, recorder.calls, result)) is None:
@@ -116,14 +116,6 @@ class _Calls:
         else:
             held.entries = (entry, *held.entries)[:MAX_ENTRIES]
         return result
-
-
-def _inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs | None:
-    """Return the inputs of a call, flattened; None if that raises, by functions that were registered for their classes."""
-    try:
-        return Inputs(args, kwargs)
-    except Exception:  # noqa: BLE001 - see above
-        return None
 
 
 def _entry(held: Held, modes: Modes, inputs: Inputs, calls: Sequence[Seen], result: Any) -> Entry | None:

@@ -40,7 +40,7 @@ from hub.torch_private import (
 )
 
 MIN_STEPS = 8
-"""Number of watched sources from which on a program gets a shortcut. One layer has about 20."""
+"""Number of watched sources from which on a program gets a shortcut. One layer has more."""
 MIN_USES = 128
 """Number of calls after which a watch has paid off, so that the next one need not wait.
 
@@ -308,17 +308,17 @@ class Guards:
         place = place_for(self._code(), self._names, roots)
         if place is None:
             return False
-        called = place.called if self._is_alone else None
-        if called is not None:
-            bypass(called, place.watches)  # first, since it changes an attribute
-        found = find(self._steps, {"L": scope, "G": self._globals}, entered_by(called.model) if called is not None else ())
+        whole = place.called if self._is_alone else None
+        if whole is not None:
+            bypass(whole, place.watches)  # first, since it changes an attribute
+        found = find(self._steps, {"L": scope, "G": self._globals}, entered_by(whole.model) if whole is not None else ())
         if not isinstance(found, Reads) or not place.has_all(found):
             return False
-        found.dicts.update((id(one), one) for one in (hooks_on_all() if called is not None else ()))
+        found.dicts.update((id(one), one) for one in (hooks_on_all() if whole is not None else ()))
         watch = Watch(found)
         if not self._all_hold(scope):  # another thread has changed something since the last check
             return False
-        held = Held(place.watches, self, roots, watch, apart(self._inputs, watch), is_whole=called is not None)
+        held = Held(place.watches, self, roots, watch, apart(self._inputs, watch), is_whole=whole is not None)
         place.watches.add(held, place.parts)
         living = {one: kept for one, kept in list(self._watches.items()) if kept.held() is not None}
         self._watches = {**living, key: _Kept(weakref.ref(held), held.uses)}

@@ -236,7 +236,7 @@ def _is_all(code: types.CodeType, function: Any, called: Called, roots: Sequence
     attributes: dict[str, Any] = model.__dict__
     kind = cast("Any", type(model))
     is_entered = called.name == _IN_PLACE or (kind.__call__ is _MODULE.__call__ and attributes.get(_IN_PLACE) is None)
-    is_plain = is_entered and kind._call_impl is _MODULE._call_impl and not _OWN_CALLS & attributes.keys()
+    is_plain = is_entered and kind._call_impl is _MODULE._call_impl
     has_hooks = any(attributes[name] for name in _HOOKS) or any(hooks_on_all())
     forward = getattr(model.forward, "__func__", None)
     return is_plain and not has_hooks and getattr(forward, "__code__", None) is code and _has_plain_defaults(forward)
@@ -248,7 +248,6 @@ def _has_plain_defaults(function: Any) -> bool:
     return all(type(value) in PLAIN for value in values)
 
 
-_OWN_CALLS = frozenset({"_call_impl", "_wrapped_call_impl"})
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hub.plugin.table import overload_of
 from hub.testing.operators import backward, elementwise, layers, reductions, shapes
-from hub.testing.operators.case import case_cluster, expected, overload_of, read_outputs
+from hub.testing.operators.case import case_cluster, expected, read_outputs
 from hub.testing.operators.close import Reference, check_close, references
 from hub.testing.operators.sample import Made, Sample
 

@@ -12,19 +12,14 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.fx.node import map_arg
 
 from hub.plugin.graph import Cluster, spec_of
+from hub.plugin.table import overload_of
 from hub.testing.operators.sample import Sample
-from hub.torch_private import ConstantSource, FakeTensorMode, OpOverload, enable_python_dispatcher, pytree
+from hub.torch_private import ConstantSource, FakeTensorMode, enable_python_dispatcher, pytree
 
 Inputs = tuple[Any, ...]
 
 _SIZES = ("size", "end", "length")
 """Arguments that models fill with sizes of tensors. Strides and kernels have the type of sizes but are attributes."""
-
-
-def overload_of(name: str) -> OpOverload:
-    """Return the operator named "aten.add.Tensor". Raise AttributeError if this torch has none."""
-    namespace, packet, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
 def expected(name: str, sample: Sample) -> tuple[torch.Tensor, ...]:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from hub.errors import type_of
-from hub.testing.operators.case import overload_of, read_outputs
+from hub.plugin.table import overload_of
+from hub.testing.operators.case import read_outputs
 from hub.testing.operators.sample import Sample
 from hub.torch_private import pytree
 

@@ -186,15 +186,20 @@ def _remainder(call: Call) -> Any:
 
 
 def _divide(call: Call) -> Any:
-    """Return the quotient. If an operator with steps follows, it is rounded once, as in eager.
+    """Return the quotient, in full precision if an operator with steps follows."""
+    return _quotient(call, is_exact=_reaches_a_step(call.node))
 
-    OpenVINO makes of a division by a constant a product with its reciprocal. That is off by a rounding, for example for a
-    third of all multiples of 41, which `floor` makes a whole.
+
+def _quotient(call: Call, *, is_exact: bool) -> Output:
+    """Return the quotient; if it is exact, it is rounded once, as in eager.
+
+    OpenVINO makes of a division by a constant a product with its reciprocal. That is off by a rounding for many multiples
+    of 41, for example, which `floor` makes a whole.
     """
     node = ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype))
-    if _reaches_a_step(call.node):
+    if is_exact:
         node.get_rt_info()["nonconvertable_divide_0"] = True  # as OpenVINO spells it
-    return node
+    return output(node)
 
 
 _STEPS = frozenset({
@@ -207,10 +212,13 @@ _NEAR = 3
 
 
 def _reaches_a_step(node: fx.Node, near: int = _NEAR) -> bool:
-    """Return whether an operator whose result jumps is at most some operators away."""
-    users = [user for user in node.users if user.op == "call_function"]
-    names = (operator_name(user).removeprefix("aten.").partition(".")[0] for user in users)
-    return any(name in _STEPS for name in names) or (near > 1 and any(_reaches_a_step(user, near - 1) for user in users))
+    """Return whether an operator whose result jumps is at most some operators away, or may be: outside of the cluster."""
+    if any(user.op == "output" for user in node.users):
+        return True
+    names = (operator_name(user).removeprefix("aten.").partition(".")[0] for user in node.users)
+    return any(name in _STEPS for name in names) or (
+        near > 1 and any(_reaches_a_step(user, near - 1) for user in node.users)
+    )
 
 
 def _power(call: Call) -> Any:
@@ -292,12 +300,7 @@ def _is_finite(call: Call) -> Any:
 
 
 def _divide_with_mode(call: Call) -> Any:
-    mode = call.raw("rounding_mode")
-    node = ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype))
-    if mode is None:
-        return _divide(call)
-    node.get_rt_info()["nonconvertable_divide_0"] = True  # see `_divide`
-    return truncated(output(node))
+    return _divide(call) if call.raw("rounding_mode") is None else truncated(_quotient(call, is_exact=True))
 
 
 def truncated(value: Output) -> Any:
