@@ -209,6 +209,12 @@ def add_combined(call: Call) -> str:
 
 @lowers("lerp.Scalar", "lerp.Tensor")
 def interpolate(call: Call) -> str:
-    """Return self + weight * (end - self)."""
-    step = call.op("Sub", call.typed("end"), call.typed("self"))
-    return call.op("Add", call.typed("self"), call.op("Mul", step, call.typed("weight")))
+    """Interpolate from the nearer end, as ATen does (ATen/native/Lerp.h): from the other one, large numbers cancel."""
+    start, end, weight = (call.typed(name) for name in ("self", "end", "weight"))
+    distance = call.op("Sub", end, start)
+    from_start = call.op("Add", start, call.op("Mul", weight, distance))
+    from_end = call.op("Sub", end, call.op("Mul", distance, call.op("Sub", call.constant(1), weight)))
+    given = call["weight"]
+    if isinstance(given, (int, float)):
+        return from_start if abs(given) < 0.5 else from_end
+    return call.op("Where", call.op("Less", call.op("Abs", weight), call.constant(0.5)), from_start, from_end)

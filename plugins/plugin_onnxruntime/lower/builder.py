@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,9 @@ class Builder:
                 return self.op("Reshape", name, self.ints(1))
             return self.op("Shape", name, start=dim, end=dim + 1)
         kind = _ARITHMETIC.get(type(wanted).__name__)
+        if type(wanted).__name__ == "Pow" and getattr(wanted.args[1], "is_Integer", False) and wanted.args[1] > 0:
+            base = self.size(wanted.args[0])
+            return reduce(lambda whole, part: self.op("Mul", whole, part), [base] * int(wanted.args[1]))
         if kind is None:
             raise CompileError(f"size {wanted} cannot be computed from the cluster's inputs", node=self.origin)
         result, *rest = (self.size(part) for part in wanted.args)
@@ -155,7 +159,10 @@ class Builder:
         return f"{kind}#{self._count}"
 
 
-_ARITHMETIC: Mapping[str, str] = {"Add": "Add", "Mul": "Mul", "FloorDiv": "Div", "Mod": "Mod", "PythonMod": "Mod"}
+_ARITHMETIC: Mapping[str, str] = {
+    "Add": "Add", "Mul": "Mul", "FloorDiv": "Div", "CleanDiv": "Div", "Mod": "Mod", "PythonMod": "Mod", "Max": "Max",
+    "Min": "Min",
+}  # fmt: skip
 """ONNX operators for arithmetic on sizes, by sympy class; sizes are never negative, so truncation equals floor."""
 
 

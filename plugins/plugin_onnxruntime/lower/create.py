@@ -93,8 +93,15 @@ def triangle(call: Call) -> str:
 
 @lowers("one_hot.default")
 def one_hot(call: Call) -> str:
-    """Return a new last dim with 1 at each index; int64 as in PyTorch. ORT requires the index to have a dim."""
+    """Return a new last dim with 1 at each index; int64 as in PyTorch. ORT requires the index to have a dim.
+
+    PyTorch raises for an index out of range, which OneHot wraps or leaves out; Gather raises, too, for one too large.
+    """
     depth = call["num_classes"]
     value = call.input("self") if call.rank("self") else call.reshape(call.input("self"), (), (1,))
+    is_below = call.op("Less", value, call.constant(0, call.dtype("self")))
+    place = call.op("Where", is_below, call.constant(depth, call.dtype("self")), value)
+    nothing = call.op("Gather", call.constant([0] * depth, torch.int64), place, axis=0)
     hot = call.op("OneHot", value, call.constant(depth, torch.int64), call.constant([0, 1], torch.int64), axis=-1)
+    hot = call.op("Add", hot, call.unsqueeze(nothing, max(1, call.rank("self"))))
     return hot if call.rank("self") else call.reshape(hot, (1, depth), (depth,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -29,11 +29,15 @@ def _compare(kind: str, negated: bool = False) -> Callable[[Call], str]:
 def common_dtype(call: Call, *names: str) -> torch.dtype:
     """Return the dtype in which PyTorch computes with these arguments; tensors take precedence over numbers."""
     values = [value_of(call[name]) for name in names]
-    plain: list[Any] = [
-        value if isinstance(value, torch.Tensor) else type(value)(1) if isinstance(value, (int, float)) else 1
-        for value in values
-    ]
-    return torch.result_type(*plain) if len(plain) > 1 else plain[0].dtype
+    plain = [value if isinstance(value, torch.Tensor) else _number_like(value) for value in values]
+    return torch.result_type(*cast("list[Any]", plain)) if len(plain) > 1 else plain[0].dtype
+
+
+def _number_like(value: Any) -> Any:
+    """Return a number that promotes as this one does, which may be known only at run time."""
+    if isinstance(value, (bool, torch.SymBool)):
+        return True
+    return 1.0 if isinstance(value, (float, torch.SymFloat)) else 1
 
 
 for _name, _kind in _COMPARE.items():

@@ -60,9 +60,14 @@ def square(call: Call) -> str:
 
 @lowers("log2.default", "log10.default")
 def scaled_log(call: Call) -> str:
-    """Return the logarithm to base 2 or 10, from the natural one."""
+    """Return the logarithm to base 2 or 10, from the natural one.
+
+    In float64, so that the logarithms of powers are whole numbers as in eager, also if `floor` follows.
+    """
     base = 2.0 if "log2" in str(call.node.target) else 10.0
-    return call.op("Mul", call.op("Log", call.typed("self")), call.constant(1.0 / math.log(base)))
+    wide = call.op("Log", call.typed("self", torch.float64))
+    scaled = call.op("Mul", wide, call.constant(1.0 / math.log(base), torch.float64))
+    return call.builder.cast(scaled, torch.float64, call.out_dtype)
 
 
 @lowers("exp2.default")
