@@ -46,6 +46,7 @@ NAN_BLIND = frozenset(
         "aten.max_pool1d.default",
         "aten.max_pool2d.default",
         "aten.max_pool2d_with_indices.default",
+        "aten.max_pool3d.default",
         "aten.softmax.int",
         "aten._softmax.default",
         "aten.log_softmax.int",
@@ -230,15 +231,15 @@ def unprojected(node: fx.Node) -> str | None:
 def exact_places(node: fx.Node) -> str | None:
     """Require factors for which PyTorch and OpenVINO read the same positions.
 
-    Whole factors do for sizes that are verified, powers of 2 for all others.
+    Whole factors do for sizes that are verified, powers of 2, halves among them, for all others.
     """
     is_open = any(map(is_symbolic, (*value_of(argument(node, "input")).shape[2:], *node.meta["val"].shape[2:])))
     factors = argument(node, "scale_factors")
     if factors is None:
         return "resampled to sizes known only at run time, between which places are rounded otherwise" if is_open else None
-    bad = [factor for factor in factors if not isinstance(factor, float) or not factor.is_integer()]
-    bad = bad or [factor for factor in factors if is_open and frexp(factor)[0] != 0.5]
-    wanted = "powers of 2 where sizes are known only at run time" if is_open else "whole numbers"
+    bad = [factor for factor in factors if not isinstance(factor, float)]
+    bad = bad or [factor for factor in factors if frexp(factor)[0] != 0.5 and (is_open or not factor.is_integer())]
+    wanted = "powers of 2 where sizes are known only at run time" if is_open else "whole numbers and powers of 2"
     return f"scale factor {bad[0]}, only {wanted} here" if bad else None
 
 
@@ -301,7 +302,10 @@ OPERATORS = OperatorTable(
         "aten.clamp.default": (NUMBER,),
         "aten.clamp.Tensor": (NUMBER,),
         "aten.clamp_min.default": (NUMBER,),
+        "aten.clamp_min.Tensor": (NUMBER,),
         "aten.clamp_max.default": (NUMBER,),
+        "aten.clamp_max.Tensor": (NUMBER,),
+        "aten.nan_to_num.default": (FLOAT,),
         "aten.addcmul.default": (FLOAT,),
         "aten.addcdiv.default": (FLOAT,),
         "aten.lerp.Scalar": (FLOAT,),
@@ -315,15 +319,21 @@ OPERATORS = OperatorTable(
                 "aten.log.default",
                 "aten.log2.default",
                 "aten.log10.default",
+                "aten.log1p.default",
                 "aten.sqrt.default",
                 "aten.rsqrt.default",
                 "aten.reciprocal.default",
                 "aten.sin.default",
                 "aten.cos.default",
                 "aten.tan.default",
+                "aten.asin.default",
+                "aten.acos.default",
                 "aten.atan.default",
                 "aten.sinh.default",
                 "aten.cosh.default",
+                "aten.asinh.default",
+                "aten.acosh.default",
+                "aten.atanh.default",
                 "aten.erf.default",
             ),
             (gives("float32"),),
@@ -331,6 +341,8 @@ OPERATORS = OperatorTable(
         "aten.floor.default": (FLOAT,),
         "aten.ceil.default": (FLOAT,),
         "aten.round.default": (FLOAT,),
+        "aten.trunc.default": (FLOAT,),
+        "aten.frac.default": (FLOAT,),
         # comparison, logic, choice
         **dict.fromkeys(
             tuple(f"aten.{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")),
@@ -374,8 +386,12 @@ OPERATORS = OperatorTable(
         "aten.hardswish.default": (FLOAT,),
         "aten.hardsigmoid.default": (FLOAT,),
         "aten.leaky_relu.default": (FLOAT, plain("negative_slope")),
+        "aten.prelu.default": (FLOAT,),
         "aten.elu.default": (FLOAT, equals("scale", 1), equals("input_scale", 1), plain("alpha")),
         "aten.selu.default": (FLOAT,),
+        "aten.celu.default": (FLOAT, plain("alpha")),
+        "aten.threshold.default": (FLOAT,),
+        "aten.softshrink.default": (FLOAT,),
         "aten.gelu.default": (FLOAT,),
         "aten.silu.default": (FLOAT,),
         "aten.mish.default": (FLOAT,),
@@ -402,6 +418,9 @@ OPERATORS = OperatorTable(
         "aten.squeeze.dim": MOVED,
         "aten.squeeze.dims": MOVED,
         "aten.expand.default": MOVED,
+        "aten.expand_as.default": MOVED,
+        "aten.view_as.default": MOVED,
+        "aten.numpy_T.default": MOVED,
         "aten.slice.Tensor": MOVED,
         "aten.narrow.default": MOVED,
         "aten.select.int": MOVED,
@@ -413,11 +432,14 @@ OPERATORS = OperatorTable(
         "aten.chunk.default": (known_parts,),
         "aten.unbind.int": MOVED,
         "aten.repeat.default": MOVED,
+        "aten.repeat_interleave.self_int": (plain("repeats"),),
         "aten.roll.default": (attribute("dims", bool, "some"),),
         "aten.flip.default": (attribute("dims", bool, "some"),),
         "aten.pad.default": (NUMBER, one_of("mode", "constant", "reflect", "replicate")),
         "aten.constant_pad_nd.default": (NUMBER,),
         "aten.pixel_shuffle.default": (FLOAT, rank("self", 4, 4)),
+        "aten.pixel_unshuffle.default": (FLOAT, rank("self", 4, 4)),
+        "aten.channel_shuffle.default": (FLOAT, rank("self", 3, 5)),
         "aten.slice_scatter.default": (NUMBER, plain("start", "end", "step")),  # OpenVINO crashes at unknown bounds
         "aten.select_scatter.default": (NUMBER, plain("index")),
         "aten.triu.default": (known_dims("self", -1, -2), plain("diagonal")),
@@ -452,6 +474,9 @@ OPERATORS = OperatorTable(
         "aten.linear.default": (FLOAT, rank("input", 1, MAX_RANK), rank("weight", 2, 2)),
         "aten.matmul.default": (FLOAT, plain_batches("self", "other")),
         "aten.mm.default": (FLOAT,),
+        "aten.mv.default": (FLOAT,),
+        "aten.dot.default": (FLOAT,),
+        "aten.outer.default": (FLOAT,),
         "aten.bmm.default": (FLOAT,),
         "aten.addmm.default": (FLOAT, plain("alpha", "beta")),
         "aten.baddbmm.default": (FLOAT, plain("alpha", "beta")),
@@ -463,23 +488,33 @@ OPERATORS = OperatorTable(
         "aten.conv3d.default": _CONV,
         "aten.conv1d.padding": _CONV,
         "aten.conv2d.padding": _CONV,
+        "aten.conv3d.padding": _CONV,
         "aten.convolution.default": _CONV,
         "aten.conv_transpose1d.default": (*_DENSE, plain("output_padding")),
         "aten.conv_transpose2d.input": (*_DENSE, plain("output_padding")),
+        "aten.conv_transpose3d.input": (*_DENSE, plain("output_padding")),
         "aten.max_pool1d.default": _POOL,
         "aten.max_pool2d.default": _POOL,
+        "aten.max_pool3d.default": _POOL,
         "aten.max_pool2d_with_indices.default": (
             takes("self", "float32"),
             plain("kernel_size", "stride", "padding"),
             only_output(0),
         ),
+        "aten.avg_pool1d.default": (*_POOL, no_ceiling_into_pads),
         "aten.avg_pool2d.default": (*_POOL, absent("divisor_override"), no_ceiling_into_pads),
+        "aten.avg_pool3d.default": (*_POOL, absent("divisor_override"), no_ceiling_into_pads),
         "aten.adaptive_avg_pool1d.default": (FLOAT, plain("output_size")),
         "aten.adaptive_avg_pool2d.default": (FLOAT, plain("output_size")),
+        "aten.adaptive_avg_pool3d.default": (FLOAT, plain("output_size")),
         "aten._adaptive_avg_pool2d.default": (FLOAT, plain("output_size")),
         "aten.upsample_nearest1d.vec": (FLOAT, exact_places),
         "aten.upsample_nearest2d.vec": (FLOAT, exact_places),
+        "aten.upsample_nearest3d.vec": (FLOAT, exact_places),
+        "aten.upsample_linear1d.vec": (FLOAT, exact_places),
         "aten.upsample_bilinear2d.vec": (FLOAT, exact_places),
+        "aten.upsample_trilinear3d.vec": (FLOAT, exact_places),
+        "aten.upsample_bicubic2d.vec": (FLOAT, exact_places),
         "aten.grid_sampler.default": _GRID,
         "aten.grid_sampler_2d.default": _GRID,
         # normalisation
@@ -488,7 +523,7 @@ OPERATORS = OperatorTable(
         "aten.rms_norm.default": (FLOAT, plain("normalized_shape")),
         "aten.group_norm.default": (FLOAT, known_dims("input", 1), rank("input", 3, 5)),
         "aten.native_group_norm.default": (*_NATIVE, known_dims("input", 1), rank("input", 3, 5)),
-        "aten.instance_norm.default": (FLOAT, equals("use_input_stats", True), rank("input", 3, 5)),
+        "aten.instance_norm.default": (FLOAT, rank("input", 3, 5), known_dims("input", 1)),
         "aten.batch_norm.default": (FLOAT, equals("training", False), known_dims("input", 1)),
         "aten._native_batch_norm_legit_no_training.default": (*_NATIVE, known_dims("input", 1)),
         "aten._weight_norm.default": (FLOAT,),
@@ -497,6 +532,7 @@ OPERATORS = OperatorTable(
         # indexing
         "aten.embedding.default": (),
         "aten.gather.default": (rank("self", 1, MAX_RANK), index_as_long),
+        "aten.one_hot.default": (plain("num_classes"), attribute("num_classes", lambda count: count > 0, "a known number")),
         "aten.index_select.default": (rank("self", 1, MAX_RANK), rank("index", 1, 1)),
         "aten.index.Tensor": (integer_indices,),
         "aten._unsafe_index.Tensor": (integer_indices,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -40,6 +41,40 @@ CASES: Mapping[str, Case] = {
         lambda v, g: torch._weight_norm(v, g, -2) * 1, (torch.rand(3, 4, 5), torch.rand(1, 4, 1)),
         (torch.rand(3, 4, 5), torch.rand(1, 4, 1)),
     ),
+    "log of nearly one": (lambda x: torch.log1p(x) * 1, (torch.rand(64),), (torch.logspace(-12, 4, 64),)),
+    "log of nearly one, from below": (lambda x: torch.log1p(x) * 1, (torch.rand(64),), (-torch.logspace(-12, 0, 64),)),
+    "inverse functions": (
+        lambda x: torch.asin(x) + torch.acos(x) + torch.asinh(x) + torch.atanh(x) + torch.acosh(x + 1),
+        (torch.rand(64),), (torch.rand(64) * 2 - 0.5,),
+    ),
+    "numbers for infinities": (
+        lambda x, n: torch.nan_to_num(x * n, 3.0, 5.0), (torch.rand(3), torch.ones(3)),
+        (torch.tensor([nan, inf, -inf]), torch.ones(3)),
+    ),
+    "slopes of channels": (
+        lambda x, w: functional.prelu(x, w) * 1,
+        (torch.randn(2, 3, 3), torch.rand(3)), (torch.randn(2, 3, 3), -torch.rand(3)),
+    ),
+    "floor of log2": (
+        lambda x: torch.log2(x).floor().long() + 1, (torch.arange(1, 100),), (torch.tensor([2**15, 2**27, 8] * 33),)
+    ),
+    "floor of log10": (
+        lambda x: torch.log10(x).floor() + 0, (torch.rand(50),), (torch.tensor([10.0**k for k in range(-20, 30)]),)
+    ),
+    "halved image": (
+        lambda x: functional.interpolate(x, scale_factor=0.5, mode="bilinear") * 1,
+        (torch.rand(1, 2, 9, 7),), (torch.rand(1, 2, 9, 7),),
+    ),
+    "normed by running numbers": (
+        lambda x, m, v: functional.instance_norm(x, m, v, use_input_stats=False) * 1,
+        (torch.rand(2, 3, 8), torch.rand(3), torch.rand(3)), (torch.rand(2, 3, 8) * 9, torch.rand(3), torch.rand(3) + 5),
+    ),
+    "repeated beside": (
+        lambda x: x.repeat_interleave(3, -1) + x.repeat_interleave(3, 0).mT, (torch.rand(4, 4),), (torch.rand(4, 4),)
+    ),
+    "ones at positions": (
+        lambda i: functional.one_hot(i + 0, 5) * 2, (torch.tensor([[1, 2], [3, 4]]),), (torch.tensor([[0, 0], [4, 1]]),)
+    ),
     "squeezed number": (lambda x: functional.relu(x).sum().squeeze(0) * 2, (torch.rand(3),), (torch.rand(3),)),
 }  # fmt: skip
 
@@ -53,8 +88,18 @@ def test_results_are_eagers(name: str) -> None:
     with torch.no_grad():
         run(*first)
         found, expected = run(*later), function(*later)
-    torch.testing.assert_close(found, expected, rtol=1e-6 if expected.is_floating_point() else 0.0, atol=0.0)
+    rtol = 1e-6 if expected.is_floating_point() else 0.0
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=0.0, equal_nan=True)
     assert hub.plans(run)[0].backends == ("openvino",)
+
+
+def test_a_position_beyond_the_classes_is_eagers_error() -> None:
+    options = {"backends": ["openvino"], "tune": "off", "start": "wait"}
+    run: Any = torch.compile(lambda i: functional.one_hot(i + 0, 5) * 2, backend="hub", options=options)
+    run(torch.tensor([1, 2, 3]))
+    with pytest.raises(RuntimeError, match="smaller than num_classes"):
+        run(torch.tensor([1, 2, 5]))
+    assert run(torch.tensor([4, 2, 0])).tolist()[0] == [0, 0, 0, 0, 2]
 
 
 def test_a_written_slice_with_open_bounds_crashes_nothing() -> None:

@@ -10,7 +10,7 @@ from torch import fx
 
 from plugin_openvino.call import Call
 from plugin_openvino.library import ops
-from plugin_openvino.operands import constant
+from plugin_openvino.operands import constant, indices
 from plugin_openvino.rules.elementwise import Rule, unary
 
 _F32 = torch.float32
@@ -32,6 +32,13 @@ def _leaky_relu(call: Call) -> Any:
     return ops.prelu(call.tensor("self"), constant([call.raw("negative_slope")], _F32))
 
 
+def _prelu(call: Call) -> Any:
+    """Scale negative elements by one factor, or by one for each channel, which is dim 1."""
+    dims, is_shared = call.fake("self").dim(), call.fake("weight").numel() == 1
+    shape = [1] * dims if is_shared or dims < 2 else [1, -1, *[1] * (dims - 2)]
+    return ops.prelu(call.tensor("self"), ops.reshape(call.tensor("weight"), indices(shape), False))
+
+
 def _elu(call: Call) -> Any:
     return ops.elu(call.tensor("self"), float(call.raw("alpha")))
 
@@ -39,6 +46,23 @@ def _elu(call: Call) -> Any:
 def _selu(call: Call) -> Any:
     alpha, scale = 1.6732632423543772, 1.0507009873554805  # Klambauer et al. 2017, as in ATen's selu
     return ops.selu(call.tensor("self"), constant(alpha, _F32), constant(scale, _F32))
+
+
+def _celu(call: Call) -> Any:
+    value, alpha = call.tensor("self"), call.tensor("alpha", _F32)
+    below = ops.multiply(ops.elu(ops.divide(value, alpha), 1.0), alpha)
+    return ops.select(ops.less(constant(0, _F32), value), value, below)
+
+
+def _threshold(call: Call) -> Any:
+    value = call.tensor("self")
+    return ops.select(ops.less_equal(value, call.tensor("threshold", _F32)), call.tensor("value", _F32), value)
+
+
+def _softshrink(call: Call) -> Any:
+    value, width, nothing = call.tensor("self"), call.tensor("lambd", _F32), constant(0, _F32)
+    moved = ops.select(ops.less(nothing, value), ops.subtract(value, width), ops.add(value, width))
+    return ops.select(ops.less_equal(ops.abs(value), width), nothing, moved)
 
 
 def _softmax(call: Call) -> Any:
@@ -65,7 +89,11 @@ RULES: Mapping[str, Rule] = {
     "aten.hardswish.default": unary(ops.hswish),
     "aten.hardsigmoid.default": unary(ops.hsigmoid),
     "aten.leaky_relu.default": _leaky_relu,
+    "aten.prelu.default": _prelu,
     "aten.elu.default": _elu,
+    "aten.celu.default": _celu,
+    "aten.threshold.default": _threshold,
+    "aten.softshrink.default": _softshrink,
     "aten.selu.default": _selu,
     "aten.gelu.default": _gelu,
     "aten.silu.default": unary(ops.swish),

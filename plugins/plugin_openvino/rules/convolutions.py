@@ -172,6 +172,7 @@ def _grid_sampled(call: Call) -> Any:
 
 
 _NEAREST = interpolated("nearest", "asymmetric", nearest="floor")
+_LINEAR = interpolated("linear_onnx", "half_pixel")
 
 RULES: Mapping[str, Rule] = {
     "aten.conv1d.default": _convolution,
@@ -179,19 +180,29 @@ RULES: Mapping[str, Rule] = {
     "aten.conv3d.default": _convolution,
     "aten.conv1d.padding": _convolution_named_padding,
     "aten.conv2d.padding": _convolution_named_padding,
+    "aten.conv3d.padding": _convolution_named_padding,
     "aten.convolution.default": _general_convolution,
     "aten.conv_transpose1d.default": _transposed_convolution,
     "aten.conv_transpose2d.input": _transposed_convolution,
+    "aten.conv_transpose3d.input": _transposed_convolution,
     "aten.max_pool1d.default": max_pool(1),
     "aten.max_pool2d.default": max_pool(2),
+    "aten.max_pool3d.default": max_pool(3),
     "aten.max_pool2d_with_indices.default": max_pool(2, gives_indices=True),
+    "aten.avg_pool1d.default": average_pool(1),
     "aten.avg_pool2d.default": average_pool(2),
+    "aten.avg_pool3d.default": average_pool(3),
     "aten.adaptive_avg_pool1d.default": adaptive_average_pool(1),
     "aten.adaptive_avg_pool2d.default": adaptive_average_pool(2),
     "aten._adaptive_avg_pool2d.default": adaptive_average_pool(2),
+    "aten.adaptive_avg_pool3d.default": adaptive_average_pool(3),
     "aten.upsample_nearest1d.vec": _NEAREST,
     "aten.upsample_nearest2d.vec": _NEAREST,
-    "aten.upsample_bilinear2d.vec": interpolated("linear_onnx", "half_pixel"),
+    "aten.upsample_nearest3d.vec": _NEAREST,
+    "aten.upsample_linear1d.vec": _LINEAR,
+    "aten.upsample_bilinear2d.vec": _LINEAR,
+    "aten.upsample_trilinear3d.vec": _LINEAR,
+    "aten.upsample_bicubic2d.vec": interpolated("cubic", "half_pixel"),
     "aten.grid_sampler.default": _grid_sampled,
     "aten.grid_sampler_2d.default": _grid_sampled,
 }

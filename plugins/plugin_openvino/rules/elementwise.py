@@ -336,12 +336,53 @@ def _erf(value: Output) -> Any:
 _ERF_SERIES = [2 / math.sqrt(math.pi) * factor for factor in (1, -1 / 3, 1 / 10, -1 / 42, 1 / 216)]
 
 
+def _log_of_one_plus(value: Output) -> Any:
+    """Return log(1 + x): near 0, where the sum is rounded, by the series 2 atanh(x / (2 + x)), exact in float32."""
+    part = output(ops.divide(value, ops.add(value, constant(2, torch.float32))))
+    square = ops.multiply(part, part)
+    series = constant(_ATANH_SERIES[-1], torch.float32)
+    for coefficient in _ATANH_SERIES[-2::-1]:
+        series = output(ops.add(ops.multiply(series, square), constant(coefficient, torch.float32)))
+    is_small = ops.less(ops.abs(value), constant(0.25, torch.float32))
+    return ops.select(is_small, ops.multiply(series, part), ops.log(ops.add(value, constant(1, torch.float32))))
+
+
+_ATANH_SERIES = [2 / power for power in (1, 3, 5, 7, 9, 11)]
+
+
+def _frac(value: Output) -> Any:
+    return ops.subtract(value, truncated(value))
+
+
+def _nan_to_num(call: Call) -> Any:
+    """Replace NaN and infinities; without numbers for these, by 0 and float32's largest."""
+    value, most = call.tensor("self"), torch.finfo(torch.float32).max
+    given = {"nan": 0.0, "posinf": most, "neginf": -most}
+    nan, above, below = (number if call.raw(name) is None else call.raw(name) for name, number in given.items())
+    result = output(ops.select(not_a_number(value), call.value(nan, torch.float32), value))
+    for end, number in ((float("inf"), above), (float("-inf"), below)):
+        is_end = ops.equal(value, constant(end, torch.float32))
+        result = output(ops.select(is_end, call.value(number, torch.float32), result))
+    return result
+
+
 def _reciprocal(value: Output) -> Any:
     return ops.divide(constant(1, torch.float32), value)
 
 
-def _log_over(base: float) -> Callable[[Output], Any]:
-    return lambda value: ops.multiply(ops.log(value), constant(1 / math.log(base), torch.float32))
+def _log_over(base: float) -> Rule:
+    """Return a rule for a logarithm from the natural one. Before a step, logarithms of powers are made whole numbers."""
+
+    def rule(call: Call) -> Any:
+        value = call.tensor("self", call.dtype)
+        result = output(ops.multiply(ops.log(value), constant(1 / math.log(base), torch.float32)))
+        if not _reaches_a_step(call.node):
+            return result
+        whole = output(ops.round(result, "half_to_even"))
+        is_power = ops.equal(ops.power(constant(base, torch.float32), whole), value)
+        return ops.select(is_power, whole, result)
+
+    return rule
 
 
 RULES: Mapping[str, Rule] = {
@@ -370,7 +411,10 @@ RULES: Mapping[str, Rule] = {
     "aten.clamp.default": clamped("min", "max"),
     "aten.clamp.Tensor": clamped("min", "max"),
     "aten.clamp_min.default": clamped("min", None),
+    "aten.clamp_min.Tensor": clamped("min", None),
     "aten.clamp_max.default": clamped(None, "max"),
+    "aten.clamp_max.Tensor": clamped(None, "max"),
+    "aten.nan_to_num.default": _nan_to_num,
     "aten.addcmul.default": _addcmul,
     "aten.addcdiv.default": _addcdiv,
     "aten.lerp.Scalar": _lerp,
@@ -411,21 +455,29 @@ RULES: Mapping[str, Rule] = {
     "aten.sign.default": unary(_sign),
     "aten.exp.default": unary(_exp),
     "aten.log.default": unary(ops.log),
-    "aten.log2.default": unary(_log_over(2)),
-    "aten.log10.default": unary(_log_over(10)),
+    "aten.log2.default": _log_over(2),
+    "aten.log10.default": _log_over(10),
+    "aten.log1p.default": unary(_log_of_one_plus),
     "aten.sqrt.default": unary(ops.sqrt),
     "aten.rsqrt.default": unary(lambda value: _reciprocal(output(ops.sqrt(value)))),
     "aten.reciprocal.default": unary(_reciprocal),
     "aten.sin.default": unary(ops.sin),
     "aten.cos.default": unary(ops.cos),
     "aten.tan.default": unary(ops.tan),
+    "aten.asin.default": unary(ops.asin),
+    "aten.acos.default": unary(ops.acos),
     "aten.atan.default": unary(ops.atan),
     "aten.sinh.default": unary(ops.sinh),
     "aten.cosh.default": unary(ops.cosh),
+    "aten.asinh.default": unary(ops.asinh),
+    "aten.acosh.default": unary(ops.acosh),
+    "aten.atanh.default": unary(ops.atanh),
     "aten.erf.default": unary(_erf),
     "aten.floor.default": unary(ops.floor),
     "aten.ceil.default": unary(ops.ceiling),
     "aten.round.default": unary(lambda value: ops.round(value, "half_to_even")),
+    "aten.trunc.default": unary(truncated),
+    "aten.frac.default": unary(_frac),
     "aten.to.dtype": _cast,
     "aten.to.dtype_layout": _cast,
     "aten.to.device": _cast,

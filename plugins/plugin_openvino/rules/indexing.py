@@ -27,6 +27,14 @@ def _gather(call: Call) -> Any:
     return ops.gather_elements(call.tensor("self"), call.tensor("index"), call.dim("dim"))
 
 
+def _one_hot(call: Call) -> Any:
+    """Return 1 at each position and 0 elsewhere. A position out of range makes the call run in eager, which raises."""
+    positions, count = call.tensor("self"), int(call.raw("num_classes"))
+    first, end = constant(0, _I64), constant(count, _I64)
+    call.raise_alarm_where(ops.logical_or(ops.less(positions, first), ops.greater_equal(positions, end)))
+    return ops.one_hot(positions, end, constant(1, _I64), first, -1)
+
+
 def _index_select(call: Call) -> Any:
     return ops.gather(call.tensor("self"), call.tensor("index"), constant(call.dim("dim"), _I64))
 
@@ -76,6 +84,7 @@ def _coordinate(call: Call, value: Output, axis: int, positions: Output, like: O
 RULES: Mapping[str, Rule] = {
     "aten.embedding.default": _embedding,
     "aten.gather.default": _gather,
+    "aten.one_hot.default": _one_hot,
     "aten.index_select.default": _index_select,
     "aten.index.Tensor": _index,
     "aten._unsafe_index.Tensor": _index,

@@ -39,6 +39,10 @@ def _equal_ranks(left: Output, right: Output) -> tuple[Output, Output]:
     return left, output(ops.unsqueeze(right, missing))
 
 
+def _outer(call: Call) -> Any:
+    return ops.multiply(ops.unsqueeze(call.tensor("self"), indices([1])), call.tensor("vec2"))
+
+
 def _scaled(call: Call, value: Any, name: str) -> Any:
     return value if call.raw(name) == 1 else ops.multiply(value, call.tensor(name, _F32))
 
@@ -105,6 +109,9 @@ RULES: Mapping[str, Rule] = {
     "aten.linear.default": _linear,
     "aten.matmul.default": product("self", "other"),
     "aten.mm.default": product("self", "mat2"),
+    "aten.mv.default": product("self", "vec"),
+    "aten.dot.default": product("self", "tensor"),
+    "aten.outer.default": _outer,
     "aten.bmm.default": product("self", "mat2"),
     "aten.addmm.default": product_plus("mat1", "mat2"),
     "aten.baddbmm.default": product_plus("batch1", "batch2"),

@@ -65,6 +65,8 @@ def _native_group_norm(call: Call) -> Any:
 
 
 def _instance_norm(call: Call) -> Output:
+    if not call.raw("use_input_stats"):
+        return _batch_norm(call)
     value, count = call.tensor("input"), call.fake("input").dim() - 2
     axes = indices(range(2, 2 + count))
     normal = ops.mvn(value, axes.get_node(), True, float(call.raw("eps")), "inside_sqrt")

@@ -89,9 +89,19 @@ def _expand(call: Call) -> Any:
     if not wanted:
         return call.tensor("self")
     lead = len(wanted) - len(source)
-    raw = call.raw("size") if "as" not in str(call.node.target) else list(wanted)
+    raw = call.raw("size")
     sizes = [1 if dim >= lead and _is_same(source[dim - lead], wanted[dim]) else raw[dim] for dim in range(len(wanted))]
     return ops.broadcast(call.tensor("self"), call.vector(sizes), broadcast_spec="BIDIRECTIONAL")
+
+
+def _expand_as(call: Call) -> Any:
+    value = call.tensor("self")
+    shape = ops.shape_of(call.tensor("other"))
+    return ops.broadcast(value, shape, broadcast_spec="BIDIRECTIONAL") if call.result.dim() else value
+
+
+def _view_as(call: Call) -> Any:
+    return ops.reshape(call.tensor("self"), ops.shape_of(call.tensor("other")), False)
 
 
 def _is_same(left: Any, right: Any) -> bool:
@@ -153,6 +163,18 @@ def _repeat(call: Call) -> Any:
     return ops.tile(call.tensor("self"), call.vector(call.raw("repeats")))
 
 
+def _repeat_interleave(call: Call) -> Any:
+    """Repeat each element along a dim, or of the flat tensor: side by side in a new dim, which joins the one before."""
+    value, is_flat = call.tensor("self"), call.raw("dim") is None
+    value = output(ops.reshape(value, indices([-1]), False)) if is_flat else value
+    dim, dims = (0, 1) if is_flat else (call.dim("dim"), call.fake("self").dim())
+    repeats = [1] * (dims + 1)
+    repeats[dim + 1] = int(call.raw("repeats"))
+    beside = ops.tile(ops.unsqueeze(value, indices([dim + 1])), indices(repeats))
+    sizes = [*_sizes(value, 0, dim), indices([-1]), *_sizes(value, dim + 1, dims)]
+    return _joined_reshape(output(beside), sizes)
+
+
 def _roll(call: Call) -> Any:
     return ops.roll(call.tensor("self"), call.vector(call.raw("shifts")), indices(call.dims("dims")))
 
@@ -183,6 +205,14 @@ def _constant_pad(call: Call) -> Any:
 
 def _pixel_shuffle(call: Call) -> Any:
     return ops.depth_to_space(call.tensor("self"), "depth_first", int(call.raw("upscale_factor")))
+
+
+def _pixel_unshuffle(call: Call) -> Any:
+    return ops.space_to_depth(call.tensor("self"), "depth_first", int(call.raw("downscale_factor")))
+
+
+def _channel_shuffle(call: Call) -> Any:
+    return ops.shuffle_channels(call.tensor("self"), 1, int(call.raw("groups")))
 
 
 def _slice_scatter(call: Call) -> Any:
@@ -224,6 +254,9 @@ RULES: Mapping[str, Rule] = {
     "aten.squeeze.dim": _squeeze,
     "aten.squeeze.dims": _squeeze,
     "aten.expand.default": _expand,
+    "aten.expand_as.default": _expand_as,
+    "aten.view_as.default": _view_as,
+    "aten.numpy_T.default": _t,
     "aten.slice.Tensor": _slice,
     "aten.narrow.default": _narrow,
     "aten.select.int": _select,
@@ -235,11 +268,14 @@ RULES: Mapping[str, Rule] = {
     "aten.chunk.default": _split,
     "aten.unbind.int": _unbind,
     "aten.repeat.default": _repeat,
+    "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.roll.default": _roll,
     "aten.flip.default": _flip,
     "aten.pad.default": _pad,
     "aten.constant_pad_nd.default": _constant_pad,
     "aten.pixel_shuffle.default": _pixel_shuffle,
+    "aten.pixel_unshuffle.default": _pixel_unshuffle,
+    "aten.channel_shuffle.default": _channel_shuffle,
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
     "aten.triu.default": _triangle(torch.triu),
