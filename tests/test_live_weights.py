@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 import hub
 from hub.dispatch.assemble import _meet
+from hub.frontend.bindings import MAX_BINDINGS
 from hub.frontend.ownership import graphs_of
 from hub.plan import DecidedBy
 from hub.planning import building
+from hub.planning.aside import Aside
 from hub.planning.building import Builder
 
 WAIT_S = 240.0
@@ -39,6 +42,12 @@ def served(model: nn.Module, x: torch.Tensor, **options: Any) -> Any:
     with torch.no_grad():
         torch.testing.assert_close(run(x), model(x))
     return run
+
+
+def arguments(graph: Any, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Return the arguments with which a call of the model calls its graph, by their shapes."""
+    values = {tuple(value.shape): value for value in (*model.parameters(), x)}
+    return [values[tuple(node.meta["val"].shape)] for node in graph.graph.placeholders]
 
 
 def check(run: Any, model: nn.Module, x: torch.Tensor) -> None:
@@ -111,6 +120,11 @@ def test_models_are_found_by_whatever_weights_they_run_with_now() -> None:
     x, models = torch.randn(4, 32), [Net().eval() for _ in range(6)]  # more than have executables of their own
     compiled = [served(model, x, start="wait") for model in models]
     assert [len(hub.plans(one)) for one in compiled] == [1] * 6
+    (graph,) = graphs_of(compiled[0])
+    for model, run in zip(models, compiled, strict=True):
+        check(run, model, x)
+        (found,) = [one for one in graph._bindings._all if one.guard.holds(arguments(graph, model, x))][:1]
+        assert found.takes_any == (model in models[MAX_BINDINGS:])  # the first ones keep theirs
     kept = list[Any]()
     for _ in range(5):  # more than a plan is built for
         kept.append(models[0].state_dict(keep_vars=True))
@@ -121,6 +135,45 @@ def test_models_are_found_by_whatever_weights_they_run_with_now() -> None:
     models[5].load_state_dict(models[0].state_dict(), assign=True)
     check(compiled[5], models[5], x)
     assert len(hub.plans(compiled[5])) == 1
+
+
+def test_parts_of_two_models_of_a_class_are_found() -> None:
+    """Dynamo keeps what follows a graph break by the code of the class, which both models share."""
+
+    class Parts(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            torch._dynamo.graph_break()
+            return self.second(torch.relu(y))
+
+    x, models = torch.randn(4, 32), [Parts().eval() for _ in range(2)]
+    runs = [hub.compile(one, options={"backends": ["onnxruntime"], "tune": "off", "start": "wait"}) for one in models]
+    for run, model in zip(runs * 2, models * 2, strict=True):
+        check(run, model, x)
+    assert [len(hub.plans(run)) for run in runs] == [2, 2]
+    models[1].second.weight.detach().numpy()[:] *= 3
+    hub.refresh(runs[1])
+    for run, model in zip(runs * 2, models * 2, strict=True):
+        check(run, model, x)
+
+
+def test_a_thread_that_cannot_be_started_breaks_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call plans itself, and the plan says why."""
+    start = threading.Thread.start
+
+    def refused(self: threading.Thread) -> None:
+        if self.name == Aside.name:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = served(model, x)
+    assert hub.wait(run, WAIT_S)
+    (plan,) = hub.plans(run)
+    assert plan.backends == ("onnxruntime",)
+    assert any("can't start new thread" in event.message for event in plan.events)
+    check(run, model, x)
 
 
 def test_a_model_is_found_while_the_plan_for_its_earlier_weights_is_made() -> None:

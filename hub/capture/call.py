@@ -32,7 +32,7 @@ _SETTINGS: Mapping[str, Any] = {
     "accumulated_recompile_limit": _NO_LIMIT,
 }
 _compile = cast("Any", torch).compile  # its annotations are incomplete
-_APART: Mapping[str, Any] = (
+APART: Mapping[str, Any] = (
     {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(_compile).parameters else {}
 )
 """Options of `torch.compile` that keep compiled code separate from that of other callers, from PyTorch 2.13 on."""
@@ -69,7 +69,7 @@ def capture_call(
     captured_for_hub(own, frames=frames, **_SETTINGS)
     try:
         with torch.no_grad():
-            _compile(call, backend=own, **_APART, **how)(*inputs, **(kwargs or {}))
+            _compile(call, backend=own, **APART, **how)(*inputs, **(kwargs or {}))
     finally:
         _forget(frames, own)
         for program in programs:

@@ -48,7 +48,7 @@ CALLED = _Called()
 class Binding:
     """One plan built for one set of weights. The plan is freed with them, even if this object is still referenced."""
 
-    __slots__ = ("__weakref__", "guard", "is_final", "run")
+    __slots__ = ("__weakref__", "guard", "is_final", "run", "takes_any")
 
     def __init__(self, positions: Sequence[int], args: Sequence[Any]) -> None:
         """Guard the weights at `positions` among the arguments of a call. `run` is set once the plan is built."""
@@ -59,6 +59,8 @@ class Binding:
                 binding.run = _ended
 
         self.guard = WeightGuard(positions, args, end)
+        self.takes_any = not positions
+        """True if it guards no weights: any model's may come."""
         self.is_final = True
         """False if it serves only while the plan for its weights is being made."""
         self.run: Run = _ended
@@ -87,19 +89,21 @@ class Bindings:
     @property
     def is_full(self) -> bool:
         """Whether as many sets of weights have executables as may have."""
-        return sum(one.is_final for one in self._all) >= MAX_BINDINGS
+        return sum(one.is_final and not one.takes_any for one in self._all) >= MAX_BINDINGS
 
     def find(self, args: Sequence[Any]) -> Binding | None:
-        """Return the binding for the weights among these arguments, a final one if there is one; make it current."""
-        for binding in sorted(self._all, key=lambda one: not one.is_final):
+        """Return the binding for the weights among these arguments, a final one if there is one, and let calls try it."""
+        for binding in sorted(self._all, key=lambda one: (not one.is_final, one.takes_any)):
             if binding.guard.holds(args):
                 self._make_current(binding)
                 return binding
         return None
 
     def add(self, binding: Binding) -> None:
-        """Add a binding and make it current. The oldest goes if there are too many."""
-        self._all = [*self._all[-(MAX_BINDINGS - 1) :], binding]
+        """Add a binding and make it current. The oldest of its kind goes if there are too many."""
+        alike = [one for one in self._all if one.takes_any == binding.takes_any and one.is_final == binding.is_final]
+        gone = alike if binding.takes_any else alike[: max(0, len(alike) - MAX_BINDINGS + 1)]
+        self._all = [*(one for one in self._all if one not in gone), binding]
         self._make_current(binding)
 
     def replace_waiting(self, *bindings: Binding) -> None:
@@ -128,6 +132,9 @@ class Bindings:
         self._all, self.current = [], None
 
     def _make_current(self, binding: Binding) -> None:
-        """Let the next call try this one first, unless it runs only meanwhile: then it takes any weights, also others'."""
-        is_first = binding.is_final or not any(one.is_final for one in self._all)
-        self.current = binding if is_first else None
+        """Let the next call try this one first, unless it would take weights for which there is a better one."""
+        if binding.takes_any and not all(one.takes_any for one in self._all):
+            self.drop_stale()  # else one that never holds again would be asked at each call
+        is_last = binding.is_final or not any(one.is_final for one in self._all)
+        is_own = not binding.takes_any or all(one.takes_any for one in self._all)
+        self.current = binding if is_last and is_own else None

@@ -263,7 +263,10 @@ class CompiledGraph:
         if not self._may_answer_in_eager() or begun.maker.is_quick(begun.values, self._record.known):
             return self._planned_now(args, begun)
         if not (reason := too_large_to_copy(begun.graph, args)):
-            return self._planned_aside(begun, args)
+            try:
+                return self._planned_aside(begun, args)
+            except (RuntimeError, MemoryError) as error:  # no memory for copies, or no thread
+                reason = text_of(error)
         binding = self._planned_now(args, begun)
         self._record.note(Stage.LOAD, f"planned in a call: {reason}")
         return binding
@@ -321,10 +324,16 @@ class CompiledGraph:
     def _planned_aside(self, begun: _Begun, args: Sequence[Any]) -> Binding:
         options = self.options.for_workers().model_copy(update={"background": False, "start": "wait"})
         facts = {"mode": self.mode, "options": options, "threads": begun.maker.threads, "modes": modes()}
-        earlier = self._record.begin(pending_plan(self.graph, self.mode, begun.maker.threads))
+        aside = Aside(self, begun.graph, args, {**facts, "known": self._record.known}, self.phases)
+        self._record.begin(pending_plan(self.graph, self.mode, begun.maker.threads))
+        earlier, self._aside = self._aside, aside
         self._aside_weights = begun.graph.weights
-        self._aside = Aside(self, begun.graph, args, {**facts, "known": earlier}, self.phases)
-        self._aside.start()
+        try:
+            aside.start()
+        except BaseException:
+            self._aside = earlier
+            self._record.end()
+            raise
         return self._waiting(args)
 
     def improve(self, values: Sequence[Any], plan: Plan) -> None:
@@ -531,6 +540,10 @@ class CompiledGraph:
             return run(args)
 
         return remembering
+
+    def known_weights(self) -> set[int]:
+        """Return the identities of the living weights that it was called with. Other threads may add some meanwhile."""
+        return {id(weight) for reference in self.weights.valuerefs() if (weight := reference()) is not None}
 
     def _remember_weights(self, args: Sequence[Any]) -> None:
         for position in self._positions(self.graph):

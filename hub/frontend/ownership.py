@@ -143,7 +143,7 @@ def _living() -> Iterator[CompiledGraph]:
 def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> bool:
     owner = graph.owner() if graph.owner is not None else None
     # Models of one class with equal options have equal wrappers and share captured graphs. Weights distinguish them.
-    return owner is wrapper or (owner in (None, wrapper) and any(weight in tensors for weight in graph.weights))
+    return owner is wrapper or (owner in (None, wrapper) and bool(tensors & graph.known_weights()))
 
 
 def _tensors_of(compiled: Any) -> frozenset[int]:

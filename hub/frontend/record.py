@@ -39,14 +39,16 @@ class Record:
 
     @property
     def known(self) -> Plan | None:
-        """The plan, unless it is still being made."""
-        return None if self.plan is None or self.plan.decided_by is DecidedBy.PENDING else self.plan
+        """The plan, unless it is still being made, or stands for one that could not be made."""
+        nothing = (DecidedBy.PENDING, DecidedBy.NOT_CAPTURED)
+        return None if self.plan is None or self.plan.decided_by in nothing else self.plan
 
-    def begin(self, pending: Plan) -> Plan | None:
-        """Replace the plan by one that stands for what is being made, and return the earlier one."""
+    def begin(self, pending: Plan) -> None:
+        """Replace the plan by one that stands for what is being made."""
         with self._lock:
-            self._earlier, self.plan = self.known, pending
-            return self._earlier
+            if self.plan is None or self.plan.decided_by is not DecidedBy.PENDING:
+                self._earlier = self.plan
+            self.plan = pending
 
     def end(self) -> None:
         """Return to the earlier plan if planning ended without one."""

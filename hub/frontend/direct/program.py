@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from hub.capture.call import forget_compiled
+from hub.capture.call import APART, forget_compiled
 from hub.capture.frames import captured_for_hub
 from hub.config.options import resolve
 from hub.errors import FreezeError, text_of, warn_user
@@ -99,9 +99,10 @@ class Program:
         self._captures = Captures(code, self._entered[::2])
         self.compiled: Callable[..., Any] = cast("Any", torch).compile(
             types.FunctionType(code, self._globals, code.co_name),
-            backend=_backend,
+            backend=functools.partial(_backend) if APART else _backend,  # models of one class may have equal options
             dynamic=dynamic,
             options={**options, "guard_filter_fn": self._captures.guarded_by},
+            **APART,
         )
         """`_call` compiled by Dynamo. It takes the model, the inputs and the keyword inputs."""
         self._frames = frames_behind(self.compiled)
