@@ -13,12 +13,15 @@ from torch.utils.checkpoint import checkpoint
 
 import hub
 from hub.dispatch.assemble import _meet
+from hub.errors import AccuracyError
 from hub.frontend.bindings import MAX_BINDINGS
+from hub.frontend.compiled import CompiledGraph
 from hub.frontend.ownership import graphs_of
-from hub.plan import DecidedBy
+from hub.plan import DecidedBy, Event, EventKind, Stage
 from hub.planning import building
 from hub.planning.aside import Aside
 from hub.planning.building import Builder
+from hub.planning.make import Made
 
 WAIT_S = 240.0
 
@@ -155,6 +158,51 @@ def test_parts_of_two_models_of_a_class_are_found() -> None:
     hub.refresh(runs[1])
     for run, model in zip(runs * 2, models * 2, strict=True):
         check(run, model, x)
+
+
+def test_functions_and_trained_models_of_the_same_code_are_found() -> None:
+    """PyTorch captures for the first of them alone, and no weights tell whose a graph is."""
+    options = {"backends": ["onnxruntime"], "tune": "off", "start": "wait"}
+
+    def made(model: nn.Module) -> Any:
+        return torch.compile(lambda x: torch.relu(model(x)), backend="hub", options=options)
+
+    x, models = torch.randn(4, 32), [Net().eval() for _ in range(2)]
+    runs = [made(model) for model in models]
+    for run, model in zip(runs, models, strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(run(x), torch.relu(model(x)))
+        assert len(hub.plans(run)) == 1
+    models[1].second.weight.detach().numpy()[:] *= 3
+    hub.refresh(runs[1])
+    with torch.no_grad():
+        torch.testing.assert_close(runs[1](x), torch.relu(models[1](x)))
+    trained: list[Any] = [torch.compile(Net(), backend="hub", options=options) for _ in range(2)]
+    for model in trained:
+        model(x).sum().backward()
+        assert sorted(plan.mode for plan in hub.plans(model)) == ["backward", "forward"]
+
+
+def test_what_is_found_wrong_later_serves_no_model_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification after the first answer looks at the plan for one set of weights; those for others hold it, too."""
+    made = list[Made]()
+    assembled = CompiledGraph._assembled
+    monkeypatch.setattr(
+        CompiledGraph, "_assembled", lambda self, graph, one, held: (made.append(one), assembled(self, graph, one, held))[1]
+    )
+    x, models = torch.randn(4, 32), [Net().eval() for _ in range(2)]
+    runs = [served(model, x, start="wait") for model in models]
+    (graph,) = graphs_of(runs[0])
+    before = list(graph._bindings._all)
+    assert len(before) == 2
+    error = AccuracyError("wrong for denormal numbers", backend="onnxruntime", cluster="c0")
+    event = Event(kind=EventKind.FALLBACK, stage=Stage.RUN, backend="onnxruntime", cluster="c0", message=error.message)
+    graph.learn_later(made[0].served["c0"], event, error)
+    with pytest.warns(hub.HubWarning, match="denormal"):
+        check(runs[1], models[1], x)
+    check(runs[0], models[0], x)
+    assert not set(before) & set(graph._bindings._all)
+    assert hub.plans(runs[1])[-1].backends == ("eager",)
 
 
 def test_a_thread_that_cannot_be_started_breaks_no_call(monkeypatch: pytest.MonkeyPatch) -> None:

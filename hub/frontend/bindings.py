@@ -91,6 +91,11 @@ class Bindings:
         """Whether as many sets of weights have executables as may have."""
         return sum(one.is_final and not one.takes_any for one in self._all) >= MAX_BINDINGS
 
+    @property
+    def are_several(self) -> bool:
+        """Whether there are plans for more than one set of weights."""
+        return len(self._all) > 1
+
     def find(self, args: Sequence[Any]) -> Binding | None:
         """Return the binding for the weights among these arguments, a final one if there is one, and let calls try it."""
         for binding in sorted(self._all, key=lambda one: (not one.is_final, one.takes_any)):

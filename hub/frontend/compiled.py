@@ -232,8 +232,9 @@ class CompiledGraph:
         self._record.replace_note(Stage.LATER, event)
         if error is not None:
             self._record.failed_later(candidate, event, error)
-            if self.options.cuda_graphs:
-                self.refresh()  # recorded launches would go on with the executable that was replaced in the plan
+            if self.options.cuda_graphs or self._bindings.are_several:
+                # Recorded launches, and plans for other weights, would go on with what was replaced in this one.
+                self.refresh()
 
     def _bind(self, args: Sequence[Any]) -> Binding:
         """Return a binding for these weights, an existing or a new one."""

@@ -6,11 +6,12 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any, cast
 
 import torch
 
-from hub.capture.call import program_behind, unbypassed
+from hub.capture.call import program_behind, unbypassed, uncompiled
 from hub.capture.frames import Frames, frames_of
 from hub.capture.nothing import Cause, Nothing, why_nothing
 from hub.errors import CaptureError, OptionError, warn_user
@@ -63,7 +64,8 @@ def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
     tensors = frozenset[int]() if has_own_code else _tensors_of(compiled)
     own = (graph for graph in _living() if _belongs(graph, wrapper, tensors))
     found = (one for graph in own for one in (graph, *graph.for_sizes()))
-    return tuple(one for one in found if _belongs(one, wrapper, tensors))
+    belonging = tuple(one for one in found if _belongs(one, wrapper, tensors))
+    return belonging or (() if has_own_code else _shared(compiled, wrapper, tensors))
 
 
 @in_forks
@@ -144,6 +146,27 @@ def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> 
     owner = graph.owner() if graph.owner is not None else None
     # Models of one class with equal options have equal wrappers and share captured graphs. Weights distinguish them.
     return owner is wrapper or (owner in (None, wrapper) and bool(tensors & graph.known_weights()))
+
+
+def _shared(compiled: Any, wrapper: object, tensors: frozenset[int]) -> tuple[CompiledGraph, ...]:
+    """Return the graphs that PyTorch captured for another call of `torch.compile`, with equal options, of the same code.
+
+    No weights tell whose they are: functions with other variables around them, and models in training.
+    """
+    plain: Any = uncompiled(compiled)
+    code = getattr(plain.forward if isinstance(plain, torch.nn.Module) else plain, "__code__", None)
+    in_place: Any = torch.nn.Module
+    if code is None or code is in_place._call_impl.__code__:  # of every model that is compiled in place
+        return ()
+    own = (graph for graph in _living() if not (tensors and graph.known_weights()))
+    owners = ((graph, graph.owner() if graph.owner is not None else None) for graph in own)
+    return tuple(graph for graph, owner in owners if owner is not None and owner == wrapper and _began_in(owner) is code)
+
+
+def _began_in(owner: object) -> CodeType | None:
+    """Return the code of the first frame that was captured for one call of `torch.compile`."""
+    codes = frames_of(owner).codes
+    return codes[0]() if codes else None
 
 
 def _tensors_of(compiled: Any) -> frozenset[int]:
