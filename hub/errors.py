@@ -171,7 +171,7 @@ class CacheError(HubError):
 class OptionError(HubError):
     """An option is unknown, has the wrong type, or contradicts another one."""
 
-    GENERAL_HINT = "`hub explain --help` lists the options"
+    GENERAL_HINT = "docs/reference/options.md lists the options, `--help` the flags of a command"
 
 
 class PrivateNameError(HubError):

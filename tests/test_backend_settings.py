@@ -367,3 +367,51 @@ def test_named_errors_end_plugins_commands_too(install_plugin: Install, tmp_path
     bring_command(tmp_path, "failing")
     failed = cli(tmp_path, "failing", "fail")
     assert (failed.returncode, failed.stderr) == (1, "error: no such file\nhint: make one\n")
+
+
+def test_commands_of_one_name_are_named_with_who_brings_them(install_plugin: Install, tmp_path: Path) -> None:
+    """One of two plugins would win silently, and one named like the hub's own would never run."""
+    for name in ("first", "second", "run"):
+        install_plugin(name, TYPER)
+        bring_command(tmp_path, name)
+    for name in ("first", "second"):
+        facts = tmp_path / "site" / f"hub_{name}-1.0.dist-info" / "entry_points.txt"
+        facts.write_text(f"[hub.commands]\ngreeter = hub_{name}:app\n")
+    failed = cli(tmp_path, "greeter", "greet", "you")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: hub-first and hub-second bring a command 'greeter'")
+    shown = cli(tmp_path, "--help")
+    assert "warning: hub-run brings a command 'run', which the hub has itself" in shown.stderr
+    assert "Run a model" in shown.stdout
+
+
+FAILING = """
+    import typer
+
+    app = typer.Typer()
+
+
+    @app.command()
+    def go():
+        raise KeyError("lost\\nmore")
+
+
+    @app.command()
+    def stay():
+        pass
+"""
+
+
+def test_a_plugins_command_that_fails_is_no_mistake_of_the_hubs(install_plugin: Install, tmp_path: Path) -> None:
+    """It has no --verbose, so its message is whole; a module that ends the process is no success."""
+    install_plugin("failing", FAILING)
+    bring_command(tmp_path, "failing")
+    install_plugin("leaving", "import sys; sys.exit(0)")
+    bring_command(tmp_path, "leaving")
+    failed = cli(tmp_path, "failing", "go")
+    assert failed.returncode == 1
+    assert "more" in failed.stderr
+    assert "mistake in the plugin" in failed.stderr
+    assert "--verbose" not in failed.stderr
+    left = cli(tmp_path, "leaving", "go")
+    assert (left.returncode, "'leaving' cannot be loaded: SystemExit" in left.stderr) == (1, True)

@@ -211,6 +211,26 @@ def test_a_folder_that_others_may_write_is_broken(filled: Path) -> None:
     assert model(filled).exists()
 
 
+def test_measurements_that_others_may_write_are_left_alone(filled: Path) -> None:
+    """One line says so, not one for each time that they are opened; what cannot be cleared is no success."""
+    (filled / DATABASE).chmod(0o666)
+    found = CliRunner().invoke(app, ["cache", "ls"])
+    assert found.exit_code == 0
+    assert found.stderr.count("others may write to") == 1
+    assert found.stderr.startswith("warning: ")
+    for command in ("clear", "forget", "prune"):
+        failed = CliRunner().invoke(app, ["cache", command, *(["--yes"] if command == "clear" else [])])
+        assert failed.exit_code == 1
+        assert "the measurements are not used: others may write to" in failed.stderr
+
+
+def test_clearing_asks_and_says_how_not_to(filled: Path) -> None:
+    """Without an answer, nothing is removed."""
+    found = CliRunner().invoke(app, ["cache", "clear"], input="")
+    assert (found.exit_code, "hint: `--yes` does not ask" in found.stderr) == (2, True)
+    assert model(filled).exists()
+
+
 def test_pruning_brings_the_cache_down_to_a_size(filled: Path) -> None:
     """The size is the configured one, or one that is given."""
     assert "removed 0 entries, 0 bytes" in run("prune")
@@ -255,8 +275,8 @@ def test_pruning_bounds_the_file_of_measurements(filled: Path, monkeypatch: pyte
 
 def test_clearing_asks_first(filled: Path) -> None:
     """After "no", or no answer, nothing happens."""
-    for typed in ("n\n", ""):
-        run("clear", status=1, typed=typed)
+    for typed, status in (("n\n", 1), ("", 2)):
+        run("clear", status=status, typed=typed)
         assert model(filled).exists()
     assert "removed 2" in run("clear", typed="y\n")
     assert not model(filled).exists()

@@ -135,6 +135,22 @@ def test_wrong_flags_are_refused_before_anything_runs(flags: tuple[str, ...], me
     assert message in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("explain",), "error: Missing argument 'MODEL'\nhint: `hub explain --help` lists the arguments and options\n"),
+        (("explian",), "error: No such command 'explian'"),
+        (("cache", "ls", "--jsn"), "error: No such option: --jsn"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_a_hint(arguments: tuple[str, ...], message: str) -> None:
+    """As every other error is."""
+    found = CliRunner().invoke(app, list(arguments), prog_name="hub")
+    assert found.exit_code == 2
+    assert found.stderr.startswith(message)
+    assert len(found.stderr.splitlines()) == 2
+
+
 ENDINGS: Mapping[str, tuple[BaseException, int, str]] = {
     "wrong use": (OptionError("it is wrong", hint="do this"), 2, "error: it is wrong\nhint: do this\n"),
     "a failure": (PlanError("it failed", hint="do this"), 1, "error: it failed\nhint: do this\n"),

@@ -82,7 +82,7 @@ def _failing(what: str) -> Generator[None]:
     except HubError:
         raise
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{what}: {text_of(error)}{_place(error)}") from error
+        raise ModelError(f"{what}{_place(error)}: {text_of(error)}") from error
 
 
 def _place(error: BaseException) -> str:
@@ -161,11 +161,19 @@ def _importing(name: str) -> Generator[None]:
 def _arguments(spec: str, factory: Callable[..., Any], batch: int | None) -> Mapping[str, Any]:
     if batch is None:
         return {}
-    if "batch" not in inspect.signature(factory).parameters:
+    if "batch" not in _parameters(factory):
         raise OptionError(
             f"the factory of {spec!r} takes no argument `batch`", hint="leave --batch out, or add the argument"
         )
     return {"batch": batch}
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the parameters of a callable; none for one in C that does not tell them."""
+    try:
+        return inspect.signature(factory).parameters
+    except (ValueError, TypeError):
+        return {}
 
 
 def _checked(spec: str, made: Any) -> LoadedModel:

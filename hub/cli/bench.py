@@ -12,7 +12,7 @@ import typer
 from hub.bench import zoo
 from hub.bench.cold import Cold, cold_start
 from hub.bench.cold_table import cold_text
-from hub.bench.contenders import contenders, more_names, zoo_names
+from hub.bench.contenders import HUB, contenders, more_names, zoo_names
 from hub.bench.markdown import goals_text
 from hub.bench.models import check_name
 from hub.bench.result import FailureKind
@@ -88,6 +88,8 @@ def print_bench(flags: CommonFlags, wanted: ZooFlags) -> None:
         Path(json).write_text(run.to_json() + "\n", encoding="utf-8")
     if missed := [one.failure for one in run.results if one.failure_kind is FailureKind.CAPTURE]:
         raise CaptureError(missed[0], hint="`hub explain MODEL` says more")
+    if failed := next((one.failure for one in run.results if one.name == HUB and one.failure), ""):
+        raise BenchmarkError(f"the hub failed: {failed}", hint="`hub run MODEL` says more")
     if not any(one.call_s for one in run.results):
         raise BenchmarkError("no contender could run")
 

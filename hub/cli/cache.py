@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import sys
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import typer
 from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, KeptImports, forget_faults, read_imports
 from hub.cache.measurements import MOST, Failure, Measurements
-from hub.cache.trust import distrust_root
+from hub.cache.trust import distrust, distrust_root
 from hub.cache.tuning import MAX_BYTES, Tuned, clear_tuned, list_tuned
 from hub.cache.upkeep import (
     Broken,
@@ -30,6 +31,7 @@ from hub.cache.upkeep import (
     list_kept,
     prune,
 )
+from hub.cli.ending import say
 from hub.cli.output import echo_json
 from hub.config.suggest import did_you_mean
 from hub.config.tables import CacheSettings
@@ -49,19 +51,19 @@ _AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 def print_kept(cache: CacheSettings, *, as_json: bool) -> None:
     """Print the contents of a cache. Raise HubError on failure."""
     root = _trusted(cache)
-    kept, failures, imports = list_kept(root), _failures(root), read_imports(root)
+    kept, (failures, n_rows), imports = list_kept(root), _recorded(root), read_imports(root)
     nbytes = sum(item.nbytes for item in kept)
     if as_json:
         facts = {"folder": str(root), "nbytes": nbytes, "limit_bytes": cache.gb * 1e9}
         found = {"failures": list(map(asdict, failures)), "imports": list(map(asdict, imports.found.values()))}
-        rows = {"measurements": _rows_facts(root), "tuning": _tuning_facts(root)}
+        rows = {"measurements": _rows_facts(root, n_rows), "tuning": _tuning_facts(root)}
         _echo({**facts, "kept": list(map(_facts, kept)), **rows, **found})
         return
     numbers = [count(sum(item.kind == kind for item in kept), kind) for kind in ("artifact", "plan")]
     typer.echo(f"{root}: {', '.join(numbers)}, {_size(nbytes)} of at most {_size(cache.gb * 1e9)}")
     headers, right = ("kind", "backend", "key", "size", "made", "used", "what"), frozenset({"size", "made", "used"})
     lines = columns(headers, list(map(_cells, kept)), right=right) if kept else []
-    known = (*_rows_lines(root), *_tuning_lines(root), *_import_lines(imports), *_failure_lines(failures, imports))
+    known = (*_rows_lines(root, n_rows), *_tuning_lines(root), *_import_lines(imports), *_failure_lines(failures, imports))
     for line in (*([""] if lines else []), *lines, *known):
         typer.echo(line)
 
@@ -118,7 +120,7 @@ def clear_and_print(cache: CacheSettings, *, as_json: bool, is_sure: bool, with_
     tuned = list_tuned(root)
     if not is_sure:
         more = f", and {_tuned_text(tuned)}" if tuned and with_tuning else ""
-        typer.confirm(f"Remove every executable, plan and measurement in {root}{more}?", abort=True, err=True)
+        _confirm(f"Remove every executable, plan and measurement in {root}{more}?")
     gone = clear_tuned(root) if with_tuning else ()
     kept = [item.path for item in list_kept(root)]
     freed, rows = clear(root) + sum(kernel.nbytes for kernel in gone), 0
@@ -135,6 +137,19 @@ def clear_and_print(cache: CacheSettings, *, as_json: bool, is_sure: bool, with_
         typer.echo(f"removed {_tuned_text(gone)}")
     if tuned and not with_tuning:
         typer.echo(f"left {_tuned_text(tuned)}, for which tuning may have taken hours; `--tuning` removes that too")
+
+
+def _confirm(question: str) -> None:
+    """Ask a question. Raise Abort if the answer is no, OptionError if none can come."""
+    try:
+        is_sure = typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        typer.echo(err=True)
+        raise OptionError("there is no answer on standard input", hint="`--yes` does not ask") from None
+    if not is_sure:
+        raise typer.Abort
 
 
 def forget_and_print(backend: str | None, cache: CacheSettings, *, as_json: bool) -> None:
@@ -161,7 +176,7 @@ def forget_and_print(backend: str | None, cache: CacheSettings, *, as_json: bool
 
 def _check_named(backend: str, root: Path) -> None:
     plugins = (one.plugin for one in read_imports(root).found.values())
-    known = {*registry().entries, *plugins, *(failure.subject.backend for failure in _failures(root))}
+    known = {*registry().entries, *plugins, *(failure.subject.backend for failure in _recorded(root)[0])}
     if backend not in known:
         raise OptionError(
             f"no backend is named {backend!r}{did_you_mean(backend, known)}", hint="`hub cache ls` shows what is remembered"
@@ -184,6 +199,8 @@ def _writable(cache: CacheSettings) -> Path:
     shut = (one for one in (root, root / DATABASE) if one.exists() and not os.access(one, os.W_OK))
     if (first := next(shut, None)) is not None:
         raise CacheError(f"{first} cannot be changed: this user may not write to it", hint=_AS_ITS_OWNER)
+    if (root / DATABASE).exists() and (reason := distrust(root / DATABASE)):
+        raise CacheError(f"the measurements are not used: {reason}", hint=_AS_ITS_OWNER)
     return root
 
 
@@ -204,7 +221,7 @@ def _measurements(root: Path) -> Generator[Measurements]:
     finally:
         kept.close()
         for text in filter(None, (note, *kept.notes)):
-            typer.echo(text, err=True)
+            say("warning", text, typer.colors.YELLOW)
 
 
 def _opened(root: Path) -> tuple[Measurements, str]:
@@ -226,18 +243,12 @@ def _aside(root: Path) -> dict[Path, int]:
     return {path: path.lstat().st_mtime_ns for path in files_aside(root)}
 
 
-def _failures(root: Path) -> tuple[Failure, ...]:
+def _recorded(root: Path) -> tuple[tuple[Failure, ...], int]:
+    """Return the failures, and the number of rows of measurements."""
     if not (root / DATABASE).exists():
-        return ()
+        return (), 0
     with _measurements(root) as kept:
-        return kept.failures()
-
-
-def _rows(root: Path) -> int:
-    if not (root / DATABASE).exists():
-        return 0
-    with _measurements(root) as kept:
-        return kept.count_all()
+        return kept.failures(), kept.count_all()
 
 
 def _trimmed(root: Path) -> int:
@@ -278,9 +289,9 @@ def _what(item: Kept) -> str:
     return f"{names_text(operators)} on {inputs}"
 
 
-def _rows_lines(root: Path) -> list[str]:
+def _rows_lines(root: Path, n_rows: int) -> list[str]:
     """Return the size of the measurements file, and what was moved aside from it."""
-    facts = _rows_facts(root)
+    facts = _rows_facts(root, n_rows)
     if not facts["nbytes"] and not facts["aside"]:
         return []
     aside = f"; {count(len(facts['aside']), 'file')} set aside as damaged" if facts["aside"] else ""
@@ -288,9 +299,9 @@ def _rows_lines(root: Path) -> list[str]:
     return ["", f"{DATABASE}: {numbers}{aside}"]
 
 
-def _rows_facts(root: Path) -> dict[str, Any]:
-    rows, aside = _rows(root), list(map(str, files_aside(root)))
-    return {"rows": rows, "limit_rows": sum(MOST.values()), "nbytes": database_bytes(root), "aside": aside}
+def _rows_facts(root: Path, n_rows: int) -> dict[str, Any]:
+    aside = list(map(str, files_aside(root)))
+    return {"rows": n_rows, "limit_rows": sum(MOST.values()), "nbytes": database_bytes(root), "aside": aside}
 
 
 def _tuning_lines(root: Path) -> list[str]:

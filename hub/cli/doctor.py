@@ -17,6 +17,7 @@ import typer
 from hub.cache.artifacts import folder_bytes
 from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements, machine_digest
+from hub.cache.trust import distrust_root
 from hub.cli.output import echo_json
 from hub.config.options import Options
 from hub.config.settings import from_file
@@ -130,6 +131,8 @@ def _cache_facts(root: Path, notes: tuple[str, ...]) -> CacheFacts:
         measurements = kept.count()
         notes = (*notes, *(text for text in (note, *kept.notes) if text and text not in notes))
         kept.close()
+    if root.exists() and (reason := distrust_root(root)):
+        notes = (*notes, f"not used: {reason}")
     place = next((folder for folder in (root, *root.parents) if folder.exists()), root)
     return CacheFacts(str(root), place.is_dir() and os.access(place, os.W_OK), folder_bytes(root), measurements, notes)
 
@@ -183,7 +186,8 @@ def _heading(health: Health) -> list[str]:
 def _backend_cells(backend: ListedBackend) -> tuple[str, ...]:
     library = f"{backend.library} {backend.library_version or '-'}" if backend.library else "-"
     fix = f"; to fix it: {backend.install}" if backend.install else ""
-    return (backend.name, backend.package_version, library, "ok" if backend.available else f"{backend.reason}{fix}")
+    reason = " ".join(backend.reason.split())
+    return (backend.name, backend.package_version, library, "ok" if backend.available else f"{reason}{fix}")
 
 
 def _profile_lines(profile: Profile | None) -> list[str]:

@@ -25,14 +25,19 @@ INTERRUPTED = 130
 MAX_LINE = 500
 """Characters of a message that the terminal shows; more is a detail."""
 
+WrongUse: type[Exception] = typer.BadParameter.__bases__[0]
+"""Typer's errors about the arguments of a command, for which it has no public name."""
+
 _REPORT = "this is a mistake in the hub or in a library: please report it with the traceback that --verbose shows"
+_REPORT_PLUGIN = "this is a mistake in the plugin that brings the command, or in a library: please report it there"
 _PATH = "check that the path is right, that you may use it, and that the disk has room"
 
 
 @contextlib.contextmanager
-def ending(*, is_verbose: bool) -> Generator[None]:
+def ending(*, is_verbose: bool, has_verbose: bool = True) -> Generator[None]:
     """Run a command: errors and Ctrl-C become a message and `typer.Exit`, warnings of the hub become one line.
 
+    Without the option --verbose (`has_verbose`) messages are whole, and no hint names it.
     A closed standard output (`| head`) is left to typer, which ends the process without a message.
     """
     with _plain_warnings(is_verbose=is_verbose):
@@ -41,24 +46,25 @@ def ending(*, is_verbose: bool) -> Generator[None]:
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+        except (typer.Exit, typer.Abort, WrongUse, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, a person reads it
-            raise ended(error, is_verbose=is_verbose) from None
+            raise ended(error, is_verbose=is_verbose, has_verbose=has_verbose) from None
 
 
-def ended(error: Exception, *, is_verbose: bool = False) -> typer.Exit:
+def ended(error: Exception, *, is_verbose: bool = False, has_verbose: bool = True) -> typer.Exit:
     """Print what happened, where, and what to do. Return the exception that ends the process with the right status."""
     if is_verbose:
         typer.echo("".join(traceback.format_exception(error)), err=True)
     message, place, hint = _facts(error)
-    text = message if is_verbose else _line(message)
-    _say("error", f"{text} {place}".rstrip(), typer.colors.RED)
+    text = message if is_verbose or not has_verbose else _line(message)
+    hint = _REPORT_PLUGIN if hint == _REPORT and not has_verbose else hint
+    say("error", f"{text} {place}".rstrip(), typer.colors.RED)
     typer.echo(f"hint: {hint}", err=True)
     return typer.Exit(WRONG_USE if isinstance(error, OptionError) else FAILED)
 
 
-def _say(kind: str, text: str, colour: str) -> None:
+def say(kind: str, text: str, colour: str) -> None:
     """Print a line whose first word is coloured, unless NO_COLOR is set (https://no-color.org)."""
     label = f"{kind}:" if os.environ.get("NO_COLOR") else typer.style(f"{kind}:", fg=colour, bold=True)
     typer.echo(f"{label} {text}", err=True)  # it strips colours if standard error is no terminal
@@ -74,6 +80,9 @@ def _facts(error: Exception) -> tuple[str, str, str]:
     """Return the message, the place and the hint."""
     if isinstance(error, HubError):
         return error.message, error.place, error.hint
+    if isinstance(error, HubWarning):  # the user has turned warnings into errors
+        text, _, hint = str(error).partition("\n  hint: ")
+        return text, "", hint or "warnings are errors in this process"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}", "", _PATH
     return f"{type(error).__name__}: {error}", "", _REPORT
@@ -87,7 +96,7 @@ def _plain_warnings(*, is_verbose: bool) -> Generator[None]:
         if issubclass(category, HubWarning):
             text, mark, hint = str(message).partition("\n  hint: ")
             shown = text if is_verbose else _line(text)
-            _say("warning", f"{shown}\nhint: {hint}" if mark else shown, typer.colors.YELLOW)
+            say("warning", f"{shown}\nhint: {hint}" if mark else shown, typer.colors.YELLOW)
         else:
             usual(message, category, *place, **more)
 
