@@ -105,7 +105,11 @@ def test_the_batch_reaches_the_model(folder: Path) -> None:
         (("models.py:small", "--target", "hip:gfx000"), "k0 cannot be compiled for hip:gfx000", 1),
         (("bret",), "no built-in model is named 'bret'; did you mean 'bert'?", 2),
         (("models.py:smal",), "models.py has no function 'smal'; did you mean 'small'?", 2),
-        (("models.py:broken",), "the factory of 'models.py:broken' failed: ValueError: no weights", 1),
+        (
+            ("models.py:broken",),
+            "the factory of 'models.py:broken' failed (at models.py:24 in broken): ValueError: no weights",
+            1,
+        ),
         (("absent.py:small",), "there is no file absent.py", 2),
         (("models.py:small", "--out", "models.py"), "models.py cannot be written", 2),
     ],
