@@ -126,7 +126,8 @@ def test_models_are_found_by_whatever_weights_they_run_with_now() -> None:
     (graph,) = graphs_of(compiled[0])
     for model, run in zip(models, compiled, strict=True):
         check(run, model, x)
-        (found,) = [one for one in graph._bindings._all if one.guard.holds(arguments(graph, model, x))][:1]
+        found = graph._bindings.find(arguments(graph, model, x))
+        assert found is not None
         assert found.takes_any == (model in models[MAX_BINDINGS:])  # the first ones keep theirs
     kept = list[Any]()
     for _ in range(5):  # more than a plan is built for

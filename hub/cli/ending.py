@@ -76,12 +76,18 @@ def _line(text: str) -> str:
     return text if first == text else f"{first} ... (--verbose shows the rest)"
 
 
+def _text_and_hint(warning: Warning | str) -> tuple[str, str]:
+    """Return the text of a warning of the hub, and its hint; "" if it has none."""
+    text, _, hint = str(warning).partition("\n  hint: ")
+    return text, hint
+
+
 def _facts(error: Exception) -> tuple[str, str, str]:
     """Return the message, the place and the hint."""
     if isinstance(error, HubError):
         return error.message, error.place, error.hint
     if isinstance(error, HubWarning):  # the user has turned warnings into errors
-        text, _, hint = str(error).partition("\n  hint: ")
+        text, hint = _text_and_hint(error)
         return text, "", hint or "warnings are errors in this process"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}", "", _PATH
@@ -94,9 +100,9 @@ def _plain_warnings(*, is_verbose: bool) -> Generator[None]:
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, HubWarning):
-            text, mark, hint = str(message).partition("\n  hint: ")
+            text, hint = _text_and_hint(message)
             shown = text if is_verbose else _line(text)
-            say("warning", f"{shown}\nhint: {hint}" if mark else shown, typer.colors.YELLOW)
+            say("warning", f"{shown}\nhint: {hint}" if hint else shown, typer.colors.YELLOW)
         else:
             usual(message, category, *place, **more)
 

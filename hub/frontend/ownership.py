@@ -160,7 +160,8 @@ def _shared(compiled: Any, wrapper: object, tensors: frozenset[int]) -> tuple[Co
         return ()
     own = (graph for graph in _living() if not (tensors and graph.known_weights()))
     owners = ((graph, graph.owner() if graph.owner is not None else None) for graph in own)
-    return tuple(graph for graph, owner in owners if owner is not None and owner == wrapper and _began_in(owner) is code)
+    found = (graph for graph, owner in owners if owner is not None and owner == wrapper and _began_in(owner) is code)
+    return tuple(one for graph in found for one in (graph, *graph.for_sizes()))
 
 
 def _began_in(owner: object) -> CodeType | None:

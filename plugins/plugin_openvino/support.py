@@ -386,7 +386,7 @@ OPERATORS = OperatorTable(
         "aten.hardswish.default": (FLOAT,),
         "aten.hardsigmoid.default": (FLOAT,),
         "aten.leaky_relu.default": (FLOAT, plain("negative_slope")),
-        "aten.prelu.default": (FLOAT,),
+        "aten.prelu.default": (FLOAT, static("weight")),
         "aten.elu.default": (FLOAT, equals("scale", 1), equals("input_scale", 1), plain("alpha")),
         "aten.selu.default": (FLOAT,),
         "aten.celu.default": (FLOAT, plain("alpha")),

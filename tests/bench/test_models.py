@@ -81,8 +81,8 @@ def test_inputs_may_be_keywords(source: Path) -> None:
         ("{folder}/notes.txt:pair", "notes.txt is not a Python file", OptionError),
         ("/no/such/file.py:pair", "there is no file /no/such/file.py", OptionError),
         ("restnet18", "no built-in model is named 'restnet18'; did you mean 'resnet18'", OptionError),
-        ("{source}:broken", "in broken): ValueError: no weights", ModelError),
-        ("{source}:leaving", "in leaving): SystemExit: 3", ModelError),
+        ("{source}:broken", "failed (at torch_models.py:14 in broken): ValueError: no weights", ModelError),
+        ("{source}:leaving", "failed (at torch_models.py:17 in leaving): SystemExit: 3", ModelError),
         ("{source}:odd", "not a module and its inputs", ModelError),
         ("{source}:bare", "not a tuple or dict", ModelError),
         (

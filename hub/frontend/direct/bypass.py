@@ -2,8 +2,8 @@
 
 PyTorch's own function around a compiled module takes its time even if most guards are spared (`python -m
 benchmarks.dynamo_share MODEL --guards`): it sets and restores the state of Dynamo, walks into the module, and fetches each
-weight. So calls of a module first look for an
-entry (`entry.py`), as those of `hub.compile` do. It calls the graph itself. Dynamo takes all other calls.
+weight. So calls of a module first look for an entry (`entry.py`), as those of `hub.compile` do. It calls the graph itself.
+Dynamo takes all other calls.
 """
 
 from __future__ import annotations

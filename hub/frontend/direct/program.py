@@ -99,10 +99,10 @@ class Program:
         self._captures = Captures(code, self._entered[::2])
         self.compiled: Callable[..., Any] = cast("Any", torch).compile(
             types.FunctionType(code, self._globals, code.co_name),
-            backend=functools.partial(_backend) if APART else _backend,  # models of one class may have equal options
+            backend=_backend,
             dynamic=dynamic,
             options={**options, "guard_filter_fn": self._captures.guarded_by},
-            **APART,
+            **APART,  # else models of one class share what follows a graph break, whose options may be equal
         )
         """`_call` compiled by Dynamo. It takes the model, the inputs and the keyword inputs."""
         self._frames = frames_behind(self.compiled)

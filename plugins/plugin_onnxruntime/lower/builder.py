@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -143,13 +142,12 @@ class Builder:
             if dim is None:
                 return self.op("Reshape", name, self.ints(1))
             return self.op("Shape", name, start=dim, end=dim + 1)
-        kind = _ARITHMETIC.get(type(wanted).__name__)
-        if type(wanted).__name__ == "Pow" and getattr(wanted.args[1], "is_Integer", False) and wanted.args[1] > 0:
-            base = self.size(wanted.args[0])
-            return reduce(lambda whole, part: self.op("Mul", whole, part), [base] * int(wanted.args[1]))
+        kind, parts = _ARITHMETIC.get(type(wanted).__name__), wanted.args
+        if type(wanted).__name__ == "Pow" and getattr(parts[1], "is_Integer", False) and parts[1] > 0:
+            kind, parts = "Mul", [parts[0]] * int(parts[1])
         if kind is None:
             raise CompileError(f"size {wanted} cannot be computed from the cluster's inputs", node=self.origin)
-        result, *rest = (self.size(part) for part in wanted.args)
+        result, *rest = (self.size(part) for part in parts)
         for part in rest:
             result = self.op(kind, result, part)
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -320,17 +320,23 @@ def _exp(value: Output) -> Any:
     return ops.select(not_a_number(value), value, ops.exp(value))
 
 
+def _polynomial(coefficients: Sequence[float], value: Any) -> Output:
+    """Return a polynomial of a value by Horner's rule, given its coefficients from the constant one on."""
+    result = constant(coefficients[-1], torch.float32)
+    for coefficient in coefficients[-2::-1]:
+        result = output(ops.add(ops.multiply(result, value), constant(coefficient, torch.float32)))
+    return result
+
+
 def _erf(value: Output) -> Any:
     """Return the error function.
 
     OpenVINO's Erf is off by 5e-8 everywhere, which near 0 exceeds the value; there the series to x^9 is exact in float32.
     """
     square = ops.multiply(value, value)
-    series = constant(_ERF_SERIES[-1], torch.float32)
-    for coefficient in _ERF_SERIES[-2::-1]:
-        series = output(ops.add(ops.multiply(series, square), constant(coefficient, torch.float32)))
+    series = ops.multiply(_polynomial(_ERF_SERIES, square), value)
     is_small = ops.less(ops.abs(value), constant(0.25, torch.float32))
-    return ops.select(is_small, ops.multiply(series, value), ops.erf(value))
+    return ops.select(is_small, series, ops.erf(value))
 
 
 _ERF_SERIES = [2 / math.sqrt(math.pi) * factor for factor in (1, -1 / 3, 1 / 10, -1 / 42, 1 / 216)]
@@ -340,11 +346,9 @@ def _log_of_one_plus(value: Output) -> Any:
     """Return log(1 + x): near 0, where the sum is rounded, by the series 2 atanh(x / (2 + x)), exact in float32."""
     part = output(ops.divide(value, ops.add(value, constant(2, torch.float32))))
     square = ops.multiply(part, part)
-    series = constant(_ATANH_SERIES[-1], torch.float32)
-    for coefficient in _ATANH_SERIES[-2::-1]:
-        series = output(ops.add(ops.multiply(series, square), constant(coefficient, torch.float32)))
+    series = ops.multiply(_polynomial(_ATANH_SERIES, square), part)
     is_small = ops.less(ops.abs(value), constant(0.25, torch.float32))
-    return ops.select(is_small, ops.multiply(series, part), ops.log(ops.add(value, constant(1, torch.float32))))
+    return ops.select(is_small, series, ops.log(ops.add(value, constant(1, torch.float32))))
 
 
 _ATANH_SERIES = [2 / power for power in (1, 3, 5, 7, 9, 11)]
