@@ -17,6 +17,7 @@ from hub.bench.models import LoadedModel, load_model
 from hub.errors import CaptureError, HubError, text_of
 from hub.frontend.ownership import captured_plans, phases_of, wait
 from hub.process.phases import Phase, Phases, Work
+from hub.process.threads import set_threads
 from hub.torch_private import compile_fx, compile_fx_inner
 
 Calls = Callable[..., Any]
@@ -36,7 +37,7 @@ def main(marks: Sequence[float]) -> None:
 def started(asked: Mapping[str, Any], marks: Sequence[float]) -> Start:
     """Build the model, and start it in the requested way."""
     if asked["threads"] is not None:
-        torch.set_num_threads(asked["threads"])
+        set_threads(asked["threads"])
     built_s = time.monotonic()
     loaded = load_model(asked["model"], batch=asked["batch"], small=asked["small"])
     costs = {"torch_s": marks[1] - marks[0], "hub_s": marks[2] - marks[1], "model_s": time.monotonic() - built_s}

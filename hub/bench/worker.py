@@ -21,6 +21,7 @@ from hub.frontend.ownership import captured_plans, wait
 from hub.plan import TROUBLE, Plan
 from hub.pricing.timing import time_call
 from hub.process.accelerators import accelerators_of, wait_for
+from hub.process.threads import set_threads
 from hub.report.numbers import count
 from hub.workers.channel import serve
 
@@ -51,7 +52,7 @@ def prepare(
     global _call, _awaited
     torch.set_grad_enabled(False)
     if threads is not None:
-        torch.set_num_threads(threads)
+        set_threads(threads)
     loaded = load_model(model, batch=batch, small=small)
     reference = loaded.module(*loaded.inputs)
     _awaited = accelerators_of((reference, loaded.inputs))

@@ -64,7 +64,7 @@ def artifact_parts(cluster_digest: str, entry: Entry, settings: CompileSettings)
         "settings": asdict(settings),
         **backend_parts(entry),
         **machine_parts(),
-        **modes().parts,
+        **modes().numeric_parts,
         "hub_code": code_digest("hub"),
     }
 

@@ -22,6 +22,7 @@ from hub.planning.news import Planned, StageFile, tell_better
 from hub.process.family import end_descendants
 from hub.process.modes import Modes, set_modes
 from hub.process.scratch import remove_with_owner
+from hub.process.threads import set_threads
 from hub.process.traffic import COUNTS, GAPS
 from hub.process.working import leave_out_waiting
 from hub.workers.transfer import read_sample
@@ -34,7 +35,7 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes, 
     """
     _begin()
     set_modes(modes)
-    torch.set_num_threads(threads)
+    set_threads(threads)
     torch.set_grad_enabled(False)
     sample = read_sample(Path(folder))
     GAPS.watch(Path(folder) / COUNTS)

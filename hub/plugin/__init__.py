@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from hub.pricing.features import kind_of
     from hub.pricing.roofline import Peaks, cluster_estimate, peaks
     from hub.process.environment import environment_now, seen_by_libraries
+    from hub.process.threads import using_threads
     from hub.process.tracing import tracing
     from hub.report.columns import columns
     from hub.report.numbers import count, duration
@@ -216,6 +217,7 @@ __all__ = [
     "tracing",
     "tuning_folder",
     "unrollable_lstm",
+    "using_threads",
     "value_of",
     "weight_positions",
 ]
@@ -262,6 +264,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Native libraries, tracing, and processes of a plugin's own": {
         "hub.capture.traces": "forget_last_trace",
         "hub.process.environment": "environment_now seen_by_libraries",
+        "hub.process.threads": "using_threads",
         "hub.process.tracing": "tracing",
         "hub.verification.inputs": "copied",
         "hub.workers.channel": "Worker serve",

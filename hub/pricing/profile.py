@@ -20,6 +20,7 @@ from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements, machine_digest
 from hub.plugin.graph import TensorSpec
 from hub.process.accelerators import free_unused, name_of, wait_for
+from hub.process.threads import using_threads
 
 _Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -78,16 +79,12 @@ _NO_THREADS = 0
 
 def measure_peaks(threads: int) -> tuple[float, float]:
     """Measure operations and bytes per second in about 0.1 s: a 512^3 float32 matrix product, and a copy of 64 MiB."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with using_threads(threads):
         a = torch.ones(512, 512, device="cpu")  # the user's default device may be another one
         block = torch.ones(1 << 24, device="cpu")
         target = torch.empty_like(block)
         flops_s = 2 * 512**3 / fastest_s(lambda: torch.mm(a, a))
         bytes_s = 2 * block.nbytes / fastest_s(lambda: target.copy_(block))
-    finally:
-        torch.set_num_threads(before)
     return flops_s, bytes_s
 
 

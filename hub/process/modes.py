@@ -1,12 +1,13 @@
-"""PyTorch's process-wide settings that change eager's numbers: read here, and set in every worker."""
+"""PyTorch's process-wide settings that change eager's numbers or times: read here, and set in every worker."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
+from hub.process.threads import is_told, tell, untell
 from hub.torch_private import get_fp32_precision, get_sdp_priority_order, set_fp32_precision, set_sdp_priority_order
 
 _BACKENDS: Any = torch.backends
@@ -46,10 +47,18 @@ class Modes:
     attention_sums: bool
     """Whether the math implementation of attention may accumulate in half precision."""
 
+    is_mkl_told: bool = field(compare=False)
+    """Whether MKL was told a thread count, which changes no number. With the count, it is state of its own."""
+
     @property
     def parts(self) -> dict[str, Any]:
-        """The settings by name, for cache keys."""
+        """The settings by name, for keys of what was measured."""
         return asdict(self)
+
+    @property
+    def numeric_parts(self) -> dict[str, Any]:
+        """The settings that change numbers, by name, for keys of executables."""
+        return {name: value for name, value in self.parts.items() if name != "is_mkl_told"}
 
 
 def modes() -> Modes:
@@ -76,6 +85,7 @@ def modes() -> Modes:
         attention=tuple(getattr(_BACKENDS.cuda, f"{name}_sdp_enabled")() for name in _KERNELS),
         attention_order=tuple(get_sdp_priority_order()),
         attention_sums=_BACKENDS.cuda.fp16_bf16_reduction_math_sdp_allowed(),
+        is_mkl_told=is_told(),
     )
 
 
@@ -95,6 +105,8 @@ def set_modes(wanted: Modes) -> None:
             getattr(_BACKENDS.cuda, f"enable_{name}_sdp")(is_on)
         set_sdp_priority_order(list(wanted.attention_order))
         _BACKENDS.cuda.allow_fp16_bf16_reduction_math_sdp(wanted.attention_sums)
+    if is_told() != wanted.is_mkl_told:
+        (tell if wanted.is_mkl_told else untell)()
 
 
 def _set_precisions(wanted: Modes) -> None:

@@ -171,8 +171,21 @@ def _set_numeric(wanted: Any) -> None:
     sys.modules["hub.process.modes"].set_modes(wanted)
 
 
+def _threads() -> tuple[int, bool]:
+    """Return PyTorch's thread count, and whether MKL was told one."""
+    return _torch().get_num_threads(), sys.modules["hub.process.threads"].is_told()
+
+
+def _set_threads(wanted: tuple[int, bool]) -> None:
+    threads: Any = sys.modules["hub.process.threads"]
+    count, is_told = wanted
+    if not is_told:
+        threads.untell()
+    threads.set_threads(count)
+
+
 def _changed_settings(before: Any, after: Any) -> str:
-    return ", ".join(name for name, value in before.parts.items() if after.parts[name] != value)
+    return ", ".join(name for name, value in before.numeric_parts.items() if after.numeric_parts[name] != value)
 
 
 def _of_torch(name: str, read: str, write: str, *, is_own: bool = False) -> _Thing:
@@ -202,7 +215,7 @@ _THINGS = (
     _Thing("CUDA's random numbers", random_state, set_random_state, "torch"),
     _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
     # PyTorch reads OpenMP's number, which is per thread.
-    _of_torch("the number of threads", "get_num_threads", "set_num_threads", is_own=True),
+    _Thing("the number of threads", _threads, _set_threads, "hub.process.threads", is_own=True),
     _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled", is_own=True),
     _of_torch("whether algorithms are deterministic", "get_deterministic_debug_mode", "set_deterministic_debug_mode"),
     # Last: it covers two of those above, which are restored by then.

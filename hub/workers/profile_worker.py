@@ -21,6 +21,7 @@ from hub.plugin.graph import Cluster, Graph
 from hub.plugin.probing import verdicts_on
 from hub.pricing.profile import fastest_s, measure_peaks
 from hub.pricing.timing import median_interval, time_call
+from hub.process.threads import set_threads
 from hub.torch_private import FakeTensorMode
 from hub.workers.channel import serve
 from hub.workers.compilation.build import compile_cluster, load_cluster, plugin_edge
@@ -48,7 +49,7 @@ _state = _State()
 def begin(threads: int, folder: str) -> None:
     """Set the thread count, and the folder through which workers share what they compiled."""
     torch.set_grad_enabled(False)
-    torch.set_num_threads(threads)
+    set_threads(threads)
     _state.threads, _state.folder = threads, Path(folder)
     small, large, weight = torch.ones(4, 4), _input(), _weight()
     _state.calls["eager"] = (lambda: torch.relu(small), lambda: torch.nn.functional.linear(large, weight))

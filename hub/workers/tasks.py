@@ -41,6 +41,7 @@ from hub.process.modes import Modes, set_modes
 from hub.process.phases import Phases, Work
 from hub.process.priority import step_behind
 from hub.process.state import WORKER, Said, kept_state, told_changes
+from hub.process.threads import set_threads
 from hub.process.traffic import GAPS
 from hub.report.numbers import count
 from hub.verification.endurance import Leisure
@@ -104,7 +105,7 @@ def load(folder: str, threads: int, modes: Modes, options: Options, traffic: str
     PATIENCE.begin()
     set_modes(modes)
     torch.set_grad_enabled(False)
-    torch.set_num_threads(threads)
+    set_threads(threads)
     _state.configured = registry().configured(options)
     _state.sample = read_sample(Path(folder))
 

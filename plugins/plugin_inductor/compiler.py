@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from hub.plugin import CompileSettings, environment_now, tracing
+from hub.plugin import CompileSettings, environment_now, tracing, using_threads
 from plugin_inductor.aligned import for_device
 from plugin_inductor.folders import VARIABLE, trusted_place
 from plugin_inductor.lower import Lowered
@@ -134,7 +134,7 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
         disable_current_modes(),
         in_context(None),
         config.patch(chosen),
-        _threads(settings.threads),
+        using_threads(settings.threads),  # Inductor times libraries and kernels while it compiles
         _whole_files(),
         environment_kept(),
     ):
@@ -192,20 +192,6 @@ def environment_kept() -> Generator[None]:
 
 def _own_variables() -> dict[str, str]:
     return {name: value for name, value in environment_now().items() if name.startswith(_OWN_VARIABLES)}
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Generator[None]:
-    """Set PyTorch's thread count to the program's: Inductor times libraries and kernels while it compiles."""
-    before = torch.get_num_threads()
-    if before == count:
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from hub.plugin import (
     Executable,
     InputRefused,
     RunError,
+    using_threads,
 )
 from plugin_inductor import stored, traced
 from plugin_inductor.checked import has_checks
@@ -92,13 +93,8 @@ class InductorExecutable(Executable):
 
     def _run_in_own_modes(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Run without the caller's autocast and thread count, which would change library calls inside the program."""
-        before = _get_num_threads()
-        torch.set_num_threads(self._threads)
-        try:
-            with torch.no_grad(), DisableAutocast():
-                return self._run(inputs)
-        finally:
-            torch.set_num_threads(before)
+        with using_threads(self._threads), torch.no_grad(), DisableAutocast():
+            return self._run(inputs)
 
     def _run_restrided(self, inputs: Sequence[Any], error: Exception) -> Sequence[torch.Tensor]:
         """Run again, with inputs copied into the compiled strides. Raise the error if all inputs had them."""
