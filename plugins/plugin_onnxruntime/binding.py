@@ -30,22 +30,37 @@ _SPARE = torch.empty(16)
 
 
 def run_source(inputs: Sequence[Spec], outputs: Sequence[TensorSpec], edges: Edges) -> str:
-    """Return the Python text of `run(i0, i1, ...)`: check and bind inputs, allocate and bind outputs, run, return."""
+    """Return the Python text of `run(i0, i1, ...)`: check and bind inputs, allocate and bind outputs, run, return.
+
+    A tensor at the address and of the sizes of the binding's last call is not bound again: buffers and freed memory recur.
+    """
     known = sources(inputs)
+    shapes = [shape_text(spec, known) for spec in outputs]
+    bound = [position for position, name in enumerate(edges.inputs) if name]
+    last = [f"last_i{position}" for position in bound]
+    if None not in shapes:  # else ORT allocates some, and all are unbound after the call
+        last += [f"last_o{position}" for position in range(len(outputs))]
     lines = [f"def run({', '.join(f'i{position}' for position in range(len(inputs)))}):"]
     for position, (spec, name, order) in enumerate(zip(inputs, edges.inputs, edges.input_orders, strict=True)):
         if name:
             lines += _prepare(position, spec, order)
-    lines += ["try:", "    b = pool.pop()", "except IndexError:", "    b = b_new()"]
-    for position, (spec, name) in enumerate(zip(inputs, edges.inputs, strict=True)):
-        if name:
-            element = _element(spec)
-            lines.append(f"b.bind_input({name!r}, cpu, {element}, a{position}.shape, a{position}.data_ptr() or spare)")
-    shapes = [shape_text(spec, known) for spec in outputs]
+    slot = "".join(f"{name}, " for name in ("b", *last))
+    lines += ["try:", f"    {slot}= pool.pop()", "except IndexError:", "    b = b_new()"]
+    lines += [f"    {name} = None" for name in last]
+    for position in bound:
+        element = _element(inputs[position])
+        lines += _bind(f"i{position}", f"a{position}", f"bind_input({edges.inputs[position]!r}, cpu, {element}")
     for position, (spec, name, shape, order) in enumerate(
         zip(outputs, edges.outputs, shapes, edges.output_orders, strict=True)
     ):
-        lines += _allocate(position, spec, name, shape, order)
+        lines += _allocate(position, shape, order)
+        bind = f"bind_output({name!r}, cpu"
+        if shape is None:
+            lines.append(f"b.{bind})")
+        elif None in shapes:
+            lines.append(f"b.{bind}, {ELEMENT[spec.dtype]}, o{position}.shape, o{position}.data_ptr() or spare)")
+        else:
+            lines += _bind(f"o{position}", f"o{position}", f"{bind}, {ELEMENT[spec.dtype]}")
     lines.append("run_session(b, None)")
     if None in shapes:
         lines.append("found = b.get_outputs()")
@@ -55,7 +70,7 @@ def run_source(inputs: Sequence[Spec], outputs: Sequence[TensorSpec], edges: Edg
             if shape is None
         ]
         lines.append("b.clear_binding_outputs()")
-    lines.append("pool.append(b)")
+    lines.append(f"pool.append(({slot}))")
     lines.append(
         f"return ({''.join(_result(position, order) + ', ' for position, order in enumerate(edges.output_orders))})"
     )
@@ -77,17 +92,25 @@ def _prepare(position: int, spec: Spec, order: Sequence[int]) -> list[str]:
     ]
 
 
-def _allocate(position: int, spec: TensorSpec, name: str, shape: str | None, order: Sequence[int]) -> list[str]:
-    """Return lines that bind output `position` to a new tensor if its sizes are known; otherwise ORT allocates it."""
+def _bind(name: str, value: str, start: str) -> list[str]:
+    """Return lines that bind a tensor, by a call that begins so, unless last_{name} says that it is bound."""
+    return [
+        f"at = {value}.data_ptr() or spare, {value}.shape",
+        f"if at != last_{name}:",
+        f"    b.{start}, at[1], at[0])",
+        f"    last_{name} = at",
+    ]
+
+
+def _allocate(position: int, shape: str | None, order: Sequence[int]) -> list[str]:
+    """Return lines that allocate output `position` if its sizes are known; otherwise ORT allocates it."""
     if shape is None:
-        return [f"b.bind_output({name!r}, cpu)"]
+        return []
     lines: list[str] = []
     if order:
         lines.append(f"s{position} = {shape}")
         shape = f"({', '.join(f's{position}[{dim}]' for dim in order)},)"
-    lines.append(f"o{position} = empty({shape}, dtype=dtype_o{position})")
-    pointer = f"o{position}.data_ptr() or spare"
-    return [*lines, f"b.bind_output({name!r}, cpu, {ELEMENT[spec.dtype]}, o{position}.shape, {pointer})"]
+    return [*lines, f"o{position} = empty({shape}, dtype=dtype_o{position})"]
 
 
 def _result(position: int, order: Sequence[int]) -> str:
