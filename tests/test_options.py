@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from ast import literal_eval
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from hub.config import settings
-from hub.config.forms import KEYS, MOVED, OPTIONS, parse_text, variable_of
+from hub.config.forms import COMMAND_LINE, KEYS, MOVED, OPTIONS, parse_text, variable_of, wrong_value
 from hub.config.options import Options, check_backends, resolve
 from hub.config.tables import CacheSettings, WorkerSettings
 from hub.errors import OptionError
@@ -379,6 +380,38 @@ def test_a_wrong_value_names_the_key_the_place_the_type_and_an_example(key: str,
 def test_unreadable_text_names_its_variable(variable: str, text: str) -> None:
     """Text that cannot be read as the type is refused with the variable's name."""
     assert f"(from {variable}) must be" in message_of(environ={variable: text})
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_example_can_be_pasted_where_the_mistake_was_made(key: str, tmp_path: Path) -> None:
+    """The hint's example is written as its source writes settings, and is a right value there."""
+
+    def example(origin: str) -> str:
+        hint = wrong_value(key, object(), origin).hint
+        assert hint is not None
+        return hint.removeprefix("for example ")
+
+    variable, text = example(variable_of(key)).split("=", 1)
+    assert variable == variable_of(key)
+    resolved({}, {variable: text})
+    path = tmp_path / "hub.toml"
+    line, _, table = example(str(path)).partition(" in ")
+    path.write_text(f"{table}\n{line}\n")
+    of_file = resolved({}, cwd=tmp_path)
+    if "." in key:
+        return
+    name, value = example("options=").split(" = ")
+    of_python = resolved({name: literal_eval(value)})
+    assert name == key
+    if key not in ("plan", "debug_dir"):  # a relative path starts at the file
+        assert getattr(of_file, key) == getattr(of_python, key)
+
+
+def test_an_example_for_a_flag_is_a_flag() -> None:
+    """Flags have dashes, and names without a unit."""
+    with pytest.raises(OptionError) as caught:
+        parse_text("budget_s", "soon", COMMAND_LINE)
+    assert caught.value.hint == "for example --budget 90s"
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,6 @@ from hub.errors import OptionError
 if TYPE_CHECKING:
     from hub.config.options import Options
 
-ORIGIN = "the command line"
-"""Name in messages for settings given as flags."""
-
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A built-in name, package.module:factory, or file.py:factory.")
 ]
@@ -94,14 +91,14 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options given as flags, parsed and checked against the other sources. Raise OptionError."""
-    from hub.config.forms import parse_text
+    from hub.config.forms import COMMAND_LINE, parse_text
     from hub.config.options import check_backends
     from hub.plan_file import read_plans
 
     texts = {key: ",".join(value) if key == "force" else value for key, value in flags.items() if value not in (None, [])}
     own = own_settings(texts.pop("set", ()))
     given: dict[str, Any] = {
-        key: parse_text(key, text, ORIGIN) if isinstance(text, str) else text for key, text in texts.items()
+        key: parse_text(key, text, COMMAND_LINE) if isinstance(text, str) else text for key, text in texts.items()
     }
     given |= own
     chosen = settings_now(given)
@@ -123,10 +120,11 @@ def settings_now(
     """Return the options in force for a command with these flags. Raise OptionError for invalid ones."""
     import os  # late: `--help` does not need it
 
+    from hub.config.forms import COMMAND_LINE
     from hub.config.options import resolve
 
     flags = {"cache.dir": cache_dir, "cache.gb": cache_gb}
-    return resolve(given, os.environ, Path.cwd(), origin=ORIGIN, flags=flags)
+    return resolve(given, os.environ, Path.cwd(), origin=COMMAND_LINE, flags=flags)
 
 
 def own_settings(texts: Iterable[str]) -> Mapping[str, str]:

@@ -6,14 +6,19 @@ An option of one model has a plain name ("threads"). A setting for all models is
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hub.errors import OptionError
 
 PREFIX = "HUB_"
 """Beginning of every variable."""
+CONFIG_FILE = "hub.toml"
+COMMAND_LINE = "the command line"
+"""Origin of the settings that are given as flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +26,11 @@ class _Form:
     """Written form of one setting: for messages, and for reading it from text."""
 
     wanted: str
-    example: str
-    """Example value in Python syntax."""
+    example: str | float | list[str] | dict[str, str]
     parse: Callable[[str], Any] = str
     """Parser for the text of a variable or flag. Raises ValueError."""
+    text: str = ""
+    """The example as the text of a variable or flag, if that is not how Python prints it."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -59,28 +65,28 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 _FORMS: Mapping[str, _Form] = {
-    "backends": _Form("names of backends", '["onnxruntime", "openvino"]', _names),
-    "exclude": _Form("names of backends", '["inductor"]', _names),
-    "force": _Form("a mapping from operators to backends", '{"aten.softmax": "eager"}', _pairs),
-    "threads": _Form("a whole number from 1 to 1024", "2", int),
-    "accuracy": _Form("a number above 0", "0.001", float),
-    "strict": _Form("true or false", "True", _truth),
-    "shadow": _Form("a share of calls from 0 to 1", "0.01", float),
-    "cuda_graphs": _Form("true or false", "True", _truth),
-    "renew": _Form("true or false", "True", _truth),
-    "tune": _Form('one of "off", "fast" and "full"', '"fast"'),
-    "start": _Form('"eager" or "wait"', '"wait"'),
-    "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),
-    "isolate": _Form("true or false", "False", _truth),
-    "background": _Form("true or false", "False", _truth),
-    "plan": _Form("the path of a plan file", '"plan.json"'),
-    "debug_dir": _Form("the path of a folder", '"hub_debug"'),
-    "workers.count": _Form("a whole number, 0 for one a core", "4", int),
-    "workers.compile_limit_s": _Form("a number of seconds above 0", '120; variables may say "90s" or "10m"', _seconds),
-    "workers.memory_limit_gb": _Form("a number of gigabytes above 0", "16.0", float),
-    "workers.output_limit_mb": _Form("a number of megabytes above 0", "100.0", float),
-    "cache.dir": _Form("the path of a folder", '"~/.cache/hub"'),
-    "cache.gb": _Form("a number of gigabytes above 0", "10", float),
+    "backends": _Form("names of backends", ["onnxruntime", "openvino"], _names, "onnxruntime,openvino"),
+    "exclude": _Form("names of backends", ["inductor"], _names, "inductor"),
+    "force": _Form("a mapping from operators to backends", {"aten.softmax": "eager"}, _pairs, "aten.softmax=eager"),
+    "threads": _Form("a whole number from 1 to 1024", 2, int),
+    "accuracy": _Form("a number above 0", 0.001, float),
+    "strict": _Form("true or false", True, _truth),
+    "shadow": _Form("a share of calls from 0 to 1", 0.01, float),
+    "cuda_graphs": _Form("true or false", True, _truth),
+    "renew": _Form("true or false", True, _truth),
+    "tune": _Form('one of "off", "fast" and "full"', "fast"),
+    "start": _Form('"eager" or "wait"', "wait"),
+    "budget_s": _Form("a number of seconds above 0", 60, _seconds, "90s"),
+    "isolate": _Form("true or false", False, _truth),
+    "background": _Form("true or false", False, _truth),
+    "plan": _Form("the path of a plan file", "plan.json"),
+    "debug_dir": _Form("the path of a folder", "hub_debug"),
+    "workers.count": _Form("a whole number, 0 for one a core", 4, int),
+    "workers.compile_limit_s": _Form("a number of seconds above 0", 120, _seconds, "2m"),
+    "workers.memory_limit_gb": _Form("a number of gigabytes above 0", 16, float),
+    "workers.output_limit_mb": _Form("a number of megabytes above 0", 100, float),
+    "cache.dir": _Form("the path of a folder", "~/.cache/hub"),
+    "cache.gb": _Form("a number of gigabytes above 0", 10, float),
 }
 
 KEYS: tuple[str, ...] = tuple(_FORMS)
@@ -128,7 +134,21 @@ def parse_text(key: str, text: str, origin: str) -> Any:
 
 def wrong_value(key: str, value: Any, origin: str) -> OptionError:
     """Return the error for a value of the wrong type or size."""
-    form = _FORMS[key]
-    return OptionError(
-        f"option {key!r} (from {origin}) must be {form.wanted}, got {value!r}", hint=f"for example {key} = {form.example}"
-    )
+    text = f"option {key!r} (from {origin}) must be {_FORMS[key].wanted}, got {value!r}"
+    return OptionError(text, hint=f"for example {_example(key, origin)}")
+
+
+def _example(key: str, origin: str) -> str:
+    """Return an example of a setting as it is written at its origin."""
+    form, (table, _, name) = _FORMS[key], key.rpartition(".")
+    text = form.text or str(form.example).lower()
+    if origin.startswith(PREFIX):
+        return f"{origin}={text}"
+    if origin == COMMAND_LINE:
+        return f"--{key.removesuffix('_s').replace('_', '-')} {text}"
+    if Path(origin).name != CONFIG_FILE:
+        return f"{key} = {form.example!r}".replace("'", '"')
+    if isinstance(form.example, dict):
+        pairs = (f"{json.dumps(one)} = {json.dumps(other)}" for one, other in form.example.items())
+        return f"{name} = {{{', '.join(pairs)}}}"
+    return f"{name} = {json.dumps(form.example)}" + (f" in [{table}]" if table else "")

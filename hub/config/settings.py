@@ -13,12 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from hub.config.forms import KEYS, MOVED, OPTIONS, PATHS, PREFIX, TABLES, keys_of, parse_text, place_of, variable_of
+from hub.config.forms import (
+    CONFIG_FILE,
+    KEYS,
+    MOVED,
+    OPTIONS,
+    PATHS,
+    PREFIX,
+    TABLES,
+    keys_of,
+    parse_text,
+    place_of,
+    variable_of,
+)
 from hub.config.suggest import did_you_mean, is_misspelt
 from hub.config.trust import distrust_file
 from hub.errors import OptionError, warn_user, words_of
 
-CONFIG_FILE = "hub.toml"
 _RESERVED = ("disc", "mdla")
 """First-party plugins whose settings are accepted even if the plugin is not installed."""
 SLOW_IMPORTS = "HUB_SLOW_IMPORTS"
