@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import hub
 from hub.cli.app import app
 from hub.errors import HubWarning, RunError
+from hub.plan import DecidedBy
 from hub.planning import make
 
 PLUGIN = """
@@ -182,6 +183,24 @@ def test_new_executables_are_not_asked_of_it(happens: Any, options: dict[str, An
     happens(model, run)
     plan = stays_away(fickle, model, run)
     assert any("out of order" in event.message for event in plan.events)
+
+
+def test_another_plan_is_not_looked_for_in_a_call(install: Install) -> None:
+    """With start="eager", calls go on in eager while another process plans without what failed."""
+    fickle, model = install(), Net().eval()
+    run = compiled(model, isolate=True, background=True, start="eager")
+    call(model, run)
+    assert hub.wait(run, 120)
+    call(model, run)
+    assert hub.plans(run)[-1].backends == ("fickle",)
+    fickle.behave("raise")
+    call(model, run)
+    fickle.behave("well")
+    change(model, run)
+    call(model, run)
+    assert hub.plans(run)[-1].decided_by == DecidedBy.PENDING
+    assert hub.wait(run, 120)
+    stays_away(fickle, model, run)
 
 
 @pytest.mark.parametrize("saveable", [True, False])

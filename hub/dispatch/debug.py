@@ -32,14 +32,15 @@ def write_debug_folder(root: Path, graph: Graph, plan: Plan, source: str, loaded
         "output_code.py": source,
     }
     for name, text in texts.items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
     for name, item in loaded.items():
         _write_cluster(folder / f"{name}_{item.backend}", item)
 
 
 def _write_cluster(folder: Path, item: Loaded) -> None:
     folder.mkdir(exist_ok=True)
-    (folder / "fx_graph_transformed.py").write_text(item.cluster.module.print_readable(print_output=False))
+    program = item.cluster.module.print_readable(print_output=False)
+    (folder / "fx_graph_transformed.py").write_text(program, encoding="utf-8")
     dump = getattr(item.executable, "dump", None)
     if dump is None:
         return

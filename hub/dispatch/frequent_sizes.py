@@ -148,16 +148,23 @@ class FrequentSizes:
                 return
             self._pending, size.is_begun = size, True
         # Not a daemon: the process must wait for it at exit, since a thread must not be cut off inside a library.
-        threading.Thread(target=self._begun, args=(size, args), name="hub-frequent-sizes").start()
+        try:
+            threading.Thread(target=self._begun, args=(size, args), name="hub-frequent-sizes").start()
+        except RuntimeError as error:  # the system has no thread left
+            self._refuse(size, args, error)
 
     def _begun(self, size: _Size, args: Sequence[Any]) -> None:
         try:
             size.own = self._begin(args)
         except Exception as error:  # noqa: BLE001 - no caller waits for it, and the general plan keeps running
-            sizes = ", ".join(str(args[place]) for place in self._places)
-            self._tell(f"sizes {sizes} stay with the general plan: {text_of(error)}")
+            self._refuse(size, args, error)
         finally:
             size.is_refused = size.own is None
+
+    def _refuse(self, size: _Size, args: Sequence[Any], error: Exception) -> None:
+        sizes = ", ".join(str(args[place]) for place in self._places)
+        self._tell(f"sizes {sizes} stay with the general plan: {text_of(error)}")
+        size.is_refused = True
 
     def _choose(self, key: tuple[int, ...], size: _Size, own: Run) -> None:
         """Use the faster plan from now on."""

@@ -325,7 +325,8 @@ class CompiledGraph:
     def _planned_aside(self, begun: _Begun, args: Sequence[Any]) -> Binding:
         options = self.options.for_workers().model_copy(update={"background": False, "start": "wait"})
         facts = {"mode": self.mode, "options": options, "threads": begun.maker.threads, "modes": modes()}
-        aside = Aside(self, begun.graph, args, {**facts, "known": self._record.known}, self.phases)
+        known = begun.maker.without_failed(self._record.known)
+        aside = Aside(self, begun.graph, args, {**facts, "known": known}, self.phases)
         self._record.begin(pending_plan(self.graph, self.mode, begun.maker.threads))
         earlier, self._aside = self._aside, aside
         self._aside_weights = begun.graph.weights
@@ -383,6 +384,8 @@ class CompiledGraph:
     def end_waiting(self) -> None:
         """Stop what served only while planning went on, and keep the earlier plan if there is no new one."""
         with self._lock:
+            if self._aside is not None and self._aside.is_pending:
+                return  # planning for other weights has begun meanwhile
             self._bindings.drop_waiting()
             self._bindings.current = None
             self._record.end()

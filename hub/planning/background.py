@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from hub.errors import text_of
 from hub.plan import Event, EventKind, Stage
 from hub.planning.later import Later, Outcome
 from hub.planning.make import Made
+from hub.process.forks import freed_in_forks
 from hub.workers.candidate import Candidate
 from hub.workers.compilation.build import note_later, note_sure_of_sizes
 
@@ -29,6 +31,7 @@ class Background:
     def __init__(self, graph: Running) -> None:
         self._graph = weakref.ref(graph)
         self._works: list[Later] = []
+        self._lock = freed_in_forks(threading.Lock())
 
     def begin(self, made: Made, run: Run) -> None:
         """Start the verification of a plan, if there is any. It keeps neither the graph nor the plan's runner alive."""
@@ -39,7 +42,8 @@ class Background:
             return
         weakref.finalize(graph, later.stop)
         guards = {name: weakref.ref(item.guard) for name, item in made.loaded.items() if item.guard is not None}
-        self._works = [work for work in self._works if not work.wait(0.0)] + [later]
+        with self._lock:
+            self._works = [work for work in self._works if not work.wait(0.0)] + [later]
         later.start(_Applied(self._graph, weakref.ref(run), guards))
 
     def wait(self, timeout_s: float | None = None) -> bool:

@@ -147,7 +147,7 @@ class Maker:
                 return True
             decision = self._kept(plan) or self._replayed(self._found(store))
             self._early_notes = _cache_notes(store)
-            if decision is None:
+            if decision is None or self.without_failed(decision.kept) is None:
                 return False
             context, _ = self._context(store, session)
             with contextlib.closing(context.measurements):
@@ -155,6 +155,12 @@ class Maker:
                     return False
                 saving = (group for group in decision.assignment.groups if (context.artifacts / group.backend).is_dir())
                 return all(context.folder(group, decision.settings).is_dir() for group in saving)
+
+    def without_failed(self, plan: Plan | None) -> Plan | None:
+        """Return a plan, or None if one of its clusters has failed while it served this graph. A plan file's stays."""
+        if plan is None or self.options.plan is not None or self.demoted.keys().isdisjoint(groups_of(plan)):
+            return plan
+        return None
 
     def _later(self, made: Made, crew: Crew, *, has_cache: bool) -> Later | None:
         """Return the verification that continues after the first answer; None if nothing is left or it is not possible.

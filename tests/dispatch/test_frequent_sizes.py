@@ -127,6 +127,18 @@ def test_what_can_have_no_plan_is_asked_once(clock: Clock) -> None:
     assert model.told == ["sizes 8 stay with the general plan: CaptureError: an operator calls other programs"]
 
 
+def test_a_system_without_threads_costs_no_call(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that would have begun a plan is answered, and no other attempt is made."""
+    model = Model(clock.run("general", 1.0), lambda _: Own(clock.run("own", 0.5)))
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert model.calls(8, 300) == ["general"] * 300
+    assert model.told == ["sizes 8 stay with the general plan: RuntimeError: can't start new thread"]
+
+
 def test_a_plan_for_other_weights_never_serves(clock: Clock) -> None:
     """Planning is over, and what it made is not for these weights."""
     model = Model(clock.run("general", 1.0), lambda _: Own(None))
