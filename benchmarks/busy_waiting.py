@@ -2,11 +2,11 @@
 
 Prints medians in microseconds of each call, with the calls of a line interleaved, in two tables:
 
-- a product in OpenVINO after one in eager, with libgomp's default, with its idle threads kept from busy-waiting as in mixed
-  plans (`hub.dispatch.busy_waiting`), and with the default again;
+- a product in OpenVINO after one in eager, with libgomp's default and with its threads ended before, as in mixed plans; and
+  the involuntary context switches of both;
 - six products in ONNX Runtime alone, before a product in OpenVINO, and before one in eager: never busy-waiting,
   busy-waiting within calls (the plugin's choice in mixed plans), and busy-waiting between calls, too (if it has the machine
-  to itself). Each of these has a process of its own, in which OpenMP's idle threads are kept from busy-waiting.
+  to itself). Each of these has a process of its own, in which OpenMP's threads are ended before the products.
 
 Needs at least two cores. Run with `python -m benchmarks.busy_waiting`.
 """
@@ -14,6 +14,7 @@ Needs at least two cores. Run with `python -m benchmarks.busy_waiting`.
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ import torch
 from onnx import helper, numpy_helper
 from openvino import opset16
 
-from hub.dispatch.busy_waiting import Calm
+from hub.process.threads import release_openmp
 
 ops: Any = opset16
 ort: Any = onnxruntime
@@ -38,7 +39,6 @@ ov: Any = openvino
 CALLS = 300
 WARMUP = 20
 ROWS, WIDTH, LAYERS = 64, 768, 6
-SETTLE_S = 0.5
 
 Call = Callable[[], Any]
 HABITS = {
@@ -63,31 +63,37 @@ def main() -> None:
 
 
 def report_openmp() -> None:
-    """Time a product in eager and one in OpenVINO with OpenMP's busy-waiting, without it, and with it again."""
+    """Time a product in eager and one in OpenVINO while OpenMP's threads busy-wait, and after they were ended."""
     eager, other = eager_product(), openvino_product()
-    print(f"{'OpenMP':24}{'eager':>8}{'OpenVINO':>10}")
+    print(f"{'OpenMP':24}{'eager':>8}{'OpenVINO':>10}{'switches':>10}")
     line("idle threads busy-wait", eager, other)
-    calm = Calm()
-    line("idle threads held back", eager, other)
-    del calm
-    time.sleep(SETTLE_S)
-    line("idle threads busy-wait again", eager, other)
+    line("threads are ended", eager, after_release(other))
+
+
+def after_release(call: Call) -> Call:
+    """Return a call before which OpenMP's threads are ended."""
+
+    def released() -> Any:
+        release_openmp()
+        return call()
+
+    return released
 
 
 def line(title: str, eager: Call, other: Call) -> None:
     """Print one line of the first table."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     first, second = medians_us(eager, other)
-    print(f"{title:24}{first:8.0f}{second:10.0f}")
+    switches = (resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before) / CALLS
+    print(f"{title:24}{first:8.0f}{second:10.0f}{switches:10.1f}")
 
 
 def report_onnxruntime(habit: str) -> None:
     """Print one line of the second table."""
-    products, eager, other = onnxruntime_products(habit), eager_product(), openvino_product()
-    calm = Calm()
+    products, eager, other = after_release(onnxruntime_products(habit)), eager_product(), openvino_product()
     (alone,), with_openvino, with_eager = medians_us(products), medians_us(products, other), medians_us(products, eager)
     pairs = (f"{first:.0f} + {second:.0f}" for first, second in (with_openvino, with_eager))
     print(f"{habit:24}{alone:8.0f}" + "".join(f"{pair:>18}" for pair in pairs))
-    del calm
 
 
 def medians_us(*calls: Call) -> tuple[float, ...]:

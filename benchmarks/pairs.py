@@ -25,12 +25,12 @@ import torch
 from hub.bench.machine import this_machine
 from hub.bench.zoo import build
 from hub.discovery.registry import registry
-from hub.dispatch.busy_waiting import Calm
 from hub.partition.extract import extract
 from hub.partition.group import EAGER, group
 from hub.plugin.backend import CompileSettings, Executable
 from hub.plugin.graph import Cluster, Graph
 from hub.pricing.timing import time_call
+from hub.process.threads import release_openmp
 from hub.testing.single import Captured, capture, run
 from hub.workers.compilation.values import values_at
 
@@ -58,6 +58,8 @@ class Step:
         """Read the cluster's inputs from values by name, and add its outputs."""
         inputs = [values[name] for name in self.cluster.input_names]
         executable = self.executable
+        if executable is not None and not executable.uses_openmp:
+            release_openmp()
         found = self.cluster.module(*inputs) if executable is None else run(executable, self.cluster, inputs)
         values.update(zip(self.cluster.output_names, found, strict=True))
 
@@ -131,7 +133,6 @@ def alone(model: str, backends: Sequence[str]) -> dict[str, Any]:
     (name,) = backends
     captured = captured_model(model)
     values = values_of(captured)
-    _calm = Calm()
     seconds: list[float] = []
     for place in range(PARTS):
         chosen = [name if part == place else "" for part in range(PARTS)]
@@ -147,7 +148,6 @@ def chain(model: str, backends: Sequence[str]) -> dict[str, Any]:
     wanted = values_of(captured)
     steps = steps_of(captured, [backends[place % len(backends)] for place in range(PARTS)])
     values = given_values(captured)
-    _calm = Calm()
 
     def call() -> None:
         for step in steps:

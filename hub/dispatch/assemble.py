@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import torch
 
 from hub.discovery.plugin_fault import is_plugins
-from hub.dispatch.busy_waiting import Calm
 from hub.dispatch.check_new_sizes import NewSizes, has_sizes
 from hub.dispatch.codegen import Step, generate, local_name
 from hub.dispatch.shadow import ReportDrift, Shadowed
@@ -20,6 +19,7 @@ from hub.errors import AccuracyError, ContractError, InputRefused, RunError, tex
 from hub.plugin.graph import Cluster, Graph, TensorSpec
 from hub.process.accelerators import wait_for
 from hub.process.heap import is_lack_of_memory
+from hub.process.threads import release_openmp
 from hub.verification.finite import FiniteOnly
 from hub.verification.standing import UNKNOWN, Standing
 
@@ -92,7 +92,7 @@ def assemble(
 ) -> Assembled:
     """Return the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
-    Without `busy_wait`, PyTorch's own idle threads do not busy-wait either while the callable lives.
+    Without `busy_wait`, PyTorch's own idle threads are ended before each cluster that computes with others.
 
     With `shadow`, a share of each cluster's calls is compared with eager; with `sizes`, those with new combinations of
     symbolic sizes are, until the executable is trusted.
@@ -104,15 +104,14 @@ def assemble(
 
     `original` runs the whole program in eager if inputs overlap in memory in a way that the graph was not captured for.
     """
-    program = generate(graph, steps, timed=timed, weights=weights, takes=takes)
+    released = () if busy_wait else [name for name, item in loaded.items() if not uses_openmp(item.executable)]
+    program = generate(graph, steps, timed=timed, weights=weights, takes=takes, released=released)
     laps = [0.0] * len(steps) if timed else []
     namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter, "wait_for": wait_for}
-    namespace["counts_writes"] = _counts_writes
+    namespace["counts_writes"], namespace["release_openmp"] = _counts_writes, release_openmp
     for node in graph.module.graph.find_nodes(op="get_attr"):
         if bodies and str(node.target) in bodies:
             namespace[local_name(node.name)] = bodies[str(node.target)]
-    if not busy_wait and loaded:
-        namespace["calm"] = Calm()
     if graph.mutated:
         namespace |= {"overlaps": _overlap_check(graph), "original": original or graph.module}
     for name, item in loaded.items():
@@ -126,6 +125,11 @@ def assemble(
     run = namespace.pop("run")
     weakref.finalize(run, linecache.cache.pop, filename, None).atexit = False
     return Assembled(run, program.source, laps)
+
+
+def uses_openmp(executable: Callable[..., Any]) -> bool:
+    """Return whether an executable computes with OpenMP's threads; see `Executable`."""
+    return bool(getattr(executable, "uses_openmp", False))
 
 
 def _watched(

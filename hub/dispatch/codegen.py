@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -47,6 +47,7 @@ def generate(
     timed: bool = False,
     weights: Mapping[str, torch.Tensor] | None = None,
     takes: bool = False,
+    released: Container[str] = (),
 ) -> Program:
     """Generate `run(args)` for a schedule; `args` are the values of the graph's placeholders.
 
@@ -61,10 +62,12 @@ def generate(
 
     With `takes`, a list of arguments is emptied, so that each is freed after its last use, as a backward's activations are.
 
+    `released` are clusters before which the name `release_openmp` is called.
+
     Versions, PyTorch's counts of writes, are read before each call. Without them it would be unknown, after a failure,
     whether the executable had written to the inputs that eager would continue from.
     """
-    writer = _Writer(graph, steps, timed=timed, weights=weights or {}, takes=takes)
+    writer = _Writer(graph, steps, timed=timed, weights=weights or {}, takes=takes, released=released)
     return Program(writer.write(), writer.namespace)
 
 
@@ -74,12 +77,20 @@ def _calls_programs(node: fx.Node) -> bool:
 
 class _Writer:
     def __init__(
-        self, graph: Graph, steps: Sequence[Step], *, timed: bool, weights: Mapping[str, torch.Tensor], takes: bool
+        self,
+        graph: Graph,
+        steps: Sequence[Step],
+        *,
+        timed: bool,
+        weights: Mapping[str, torch.Tensor],
+        takes: bool,
+        released: Container[str],
     ) -> None:
         self.takes = takes
         self.graph = graph
         self.steps = steps
         self.timed = timed
+        self.released = released
         self.namespace: dict[str, Any] = {}
         self.lines: list[str] = []
         self.late = _late_views(graph)
@@ -118,6 +129,7 @@ class _Writer:
         if step.is_eager:
             self.lines += [self._eager(self.graph.by_name[name], {}) for name in step.nodes]
         else:
+            self.lines += ["release_openmp()"] if step.name in self.released else []
             self._cluster(step)
         if self.timed:
             if awaited := accelerators_of(tensor for name in step.nodes for tensor in self._tensors_of(name)):

@@ -24,6 +24,7 @@ from hub.planning.explore import MAX_FAST, worth_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.planning.race import Proof, Race
+from hub.planning.segments import promises
 from hub.planning.steps import plain_names, steps_for
 from hub.pricing.roofline import settle_peaks
 from hub.process.phases import Work
@@ -38,6 +39,8 @@ MAX_REPAIRS = 8
 """Number of times that a cluster is recompiled without a node that made it fail."""
 MAX_MIXES: Mapping[str, int] = {"fast": 2, "full": 6}
 """Number of mixed plans that are timed whole, in addition to eager and each backend alone."""
+MAX_SEGMENTS: Mapping[str, int] = {"fast": 1, "full": 3}
+"""Number of plans that are tried because one segment of the graph is expected to be faster in another backend."""
 MAX_PRICING_ROUNDS = 12
 """Rounds of compiling and timing pieces that could still change the decision, under `tune="full"`."""
 MIN_HEAT_S = 4.0
@@ -139,6 +142,7 @@ class _Measuring:
         # The same for all contenders, or they would be timed on different problems.
         self.session.runners.tries_new_sizes = self.context.graph.is_dynamic and self._told_s < LONG_S
         self._try_plans()
+        self._try_segments()
         self._price_pieces()
         self._explore()
         finalists = self._finalists()
@@ -182,6 +186,24 @@ class _Measuring:
                 plan.assignment.groups for plan in chosen if plan is chosen[0] or self.candidates.is_decided(plan)
             )
             self.candidates.time_alone()
+            self._tell_better()
+
+    def _try_segments(self) -> None:
+        """Compile and time plans in which another backend than the best one runs a segment, if that promises enough."""
+        sections = self.mixer.sections(self.verdicts)
+        for _ in range(MAX_SEGMENTS[self._effort]):
+            ready = [plan for plan in self.plans if self.candidates.is_ready(plan)]
+            alone = [plan for plan in ready if len(plan.assignment.clusters) == 1]
+            whole_s = {plan.assignment.backends[0]: self._predicted_s(plan) for plan in alone}
+            found = promises(self.context, self.book, self.verdicts, sections, whole_s, self.mixer.mix_s)
+            plan = next((one.plan for one in found if self._is_open(one.plan)), None)
+            if plan is None:
+                return
+            self._tried.add(plan.assignment.groups)
+            self.clock.wait_for(plan.assignment.backends)
+            self.candidates.compile(self.candidates.clusters([plan]))
+            self.candidates.time_alone()
+            self.plans.append(plan)
             self._tell_better()
 
     def _tell_better(self) -> None:
@@ -269,7 +291,8 @@ class _Measuring:
         hope = self._hope()
         scales = [1.0 if cost.source == "measured" else hope for cost in costs]
         clusters_s = sum(cost.run_s * scale for cost, scale in zip(costs, scales, strict=True))
-        run_s = clusters_s + self.book.eager_sum(plan.assignment.eager_nodes)
+        rest_s = self.book.eager_sum(plan.assignment.eager_nodes) + self.book.switching_s(plan.assignment.groups)
+        run_s = clusters_s + rest_s
         spread_s = math.sqrt(sum((spread_of(cost) * scale) ** 2 for cost, scale in zip(costs, scales, strict=True)))
         new = [found for found in clusters if not self.candidates.is_known(found, plan.settings)]
         compile_s = sum(self.book.compile_s(found, plan.settings) for found in new)

@@ -29,7 +29,7 @@ from hub.planning.pricebook import PriceBook
 from hub.planning.sections import Section, sections_of
 from hub.plugin.graph import Graph, TensorSpec
 from hub.plugin.table import operator_name
-from hub.pricing.profile import Profile, boundary_s, mixing_s
+from hub.pricing.profile import MIX_S, Profile, boundary_s, mixing_s
 from hub.pricing.roofline import CALL_S, flops, only_accelerator, peaks, settle_peaks
 from hub.process.accelerators import is_accelerator
 
@@ -37,11 +37,6 @@ MAX_REGIONS = 256
 """Number of regions beyond which adjacent ones are joined: every boundary costs, so more choices cannot pay."""
 MIN_INNER, MAX_INNER = 0.5, 1.2
 """Bounds on the ratio of a region's inner cost to its isolated cost; beyond them one of the two measurements is off."""
-MIX_S = 100e-6
-"""Seconds to switch between thread pools if `hub doctor` has not measured it.
-
-On 2 cores, 2026-11, 0 (ONNX Runtime and OpenVINO) to 250 us (OpenVINO after OpenMP) were measured.
-"""
 HOPE = 1.03
 """Factor over the best known plan beyond which a mix, by its prediction, is not worth timing."""
 _LIMITS_S = {"fast": 3.0, "off": 3.0}
@@ -70,7 +65,8 @@ class Mixer:
         self._profile = profile
         self._is_accelerated = only_accelerator(context.graph) is not None
         """True if no backend computes with CPU threads, so that switching between thread pools costs nothing."""
-        self._mix_s = 0.0 if self._is_accelerated else max(profile.mix_s.values(), default=MIX_S)
+        self.mix_s = 0.0 if self._is_accelerated else max(profile.mix_s.values(), default=MIX_S)
+        """Seconds to switch between two backends at most."""
         self._gap: float | None = None
         self._method = ""
         self._predicted_s: dict[tuple[Group, ...], float] = {}
@@ -198,10 +194,7 @@ class Mixer:
         """Return seconds to switch between thread pools, as measured by `hub doctor`; empty without pools."""
         if self._is_accelerated:
             return ()
-        return tuple(
-            tuple(mixing_s(self._profile, one, other) if self._profile.mix_s else MIX_S for other in backends)
-            for one in backends
-        )
+        return tuple(tuple(mixing_s(self._profile, one, other) for other in backends) for one in backends)
 
     def _split(self, backend: str, alone_s: float, share: float | None, copies_s: float) -> tuple[float, float]:
         """Return a region's cost inside a cluster, and the extra cost if a cluster begins at it.
@@ -255,7 +248,7 @@ class Mixer:
                 for found in groups
             ),
             required=frozenset(names[name] for name in _forced(graph, groups, self._context.options)),
-            mix_s=self._mix_s,
+            mix_s=self.mix_s,
         )
         try:
             return solve(problem, limit_s=_LIMITS_S.get(self._context.options.tune, LIMIT_S))

@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean, median, pvariance
 from typing import Any
 
@@ -19,7 +20,15 @@ from hub.plugin.cost import Cost
 from hub.pricing.compile_times import UNKNOWN_S, Compiled, CompileTimes
 from hub.pricing.features import EAGER_S, features_of
 from hub.pricing.learned import CPU, MIN_SAMPLES, REACH, LearnedPrices, Sample, teaches
-from hub.pricing.roofline import cluster_estimate, eager_estimate, least_seconds, peaks
+from hub.pricing.profile import Profile, mixing_s
+from hub.pricing.roofline import (
+    cluster_estimate,
+    eager_estimate,
+    least_seconds,
+    only_accelerator,
+    peaks,
+    settle_peaks,
+)
 from hub.pricing.shipped import shipped_table
 from hub.report.numbers import count
 from hub.workers.candidate import Candidate
@@ -54,6 +63,7 @@ class PriceBook:
         """Backends whose estimates failed; they are not queried again."""
         self._blind: set[tuple[str, str, int]] = set()
         """Keys of guesses that rest on the roofline alone."""
+        self._profile: Profile | None = None
         self.has_timed_eager = False
         """Whether eager was timed on this very graph."""
 
@@ -248,9 +258,20 @@ class PriceBook:
         self.events += [event for event in events if event not in self.events]
 
     def total_s(self, plan: CandidatePlan) -> float:
-        """Return seconds of one call of a plan: the best known cost of each cluster, plus its eager nodes."""
+        """Return seconds of one call of a plan: the best known cost of each cluster, its eager nodes, and the switches."""
         clusters_s = sum(self.cost(found, plan.settings).run_s for found in plan.assignment.clusters)
-        return clusters_s + self.eager_sum(plan.assignment.eager_nodes)
+        return clusters_s + self.eager_sum(plan.assignment.eager_nodes) + self.switching_s(plan.assignment.groups)
+
+    def switching_s(self, groups: Iterable[Group]) -> float:
+        """Return the seconds per call that threads lose where a backend, or eager, follows another in a schedule."""
+        graph = self._context.graph
+        if only_accelerator(graph) is not None:
+            return 0.0
+        if self._profile is None:
+            self._profile = settle_peaks(self._context.measurements, self._context.threads)
+        profile = self._profile
+        computing = (found.backend for found in groups if not all(is_trivial(graph.by_name[name]) for name in found.nodes))
+        return sum(mixing_s(profile, one, other) for one, other in pairwise(computing))
 
     def all_costs(self, plans: Iterable[CandidatePlan]) -> Mapping[Group, Cost]:
         """Return the best known cost of each cluster of these plans; if settings differ, the later plan's."""

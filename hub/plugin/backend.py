@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hub.errors import CompileError
 from hub.plugin.table import OperatorTable, Support
@@ -104,6 +104,12 @@ def compile_failure(backend: str, cluster: Cluster, what: str, error: Exception 
 
 class Executable(ABC):
     """A compiled cluster. May be called from several threads at once."""
+
+    uses_openmp: ClassVar[bool] = False
+    """True if it computes with the OpenMP threads of the calling thread, as eager does.
+
+    In a plan of several backends these are released before an executable that does not: they would busy-wait on its cores.
+    """
 
     @abstractmethod
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:

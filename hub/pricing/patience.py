@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hub.cache.keys import available_cores
+from hub.process.threads import n_releases
 from hub.process.traffic import GAPS
 
 T = TypeVar("T")
@@ -21,6 +22,11 @@ MAX_SWITCHES_S = 75.0
 """Maximum involuntary context switches per second and core of an undisturbed measurement.
 
 A calm machine makes far fewer, and more occur if two threads share a core (`python -m benchmarks.behind`, Linux 6.18).
+"""
+RELEASE_SWITCHES = 4
+"""Context switches that a plan of several backends is allowed for each time that it ends OpenMP's threads.
+
+Its own threads make one or two then (`python -m benchmarks.busy_waiting`, Linux 6.18).
 """
 PATIENCE_S = 1.0
 """Total seconds that one worker spends on repetitions for one graph: a machine may be busy for good."""
@@ -66,7 +72,8 @@ class Patience:
 
 
 def _switches() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    """Return the involuntary context switches of this process that another one may have caused."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - RELEASE_SWITCHES * n_releases()
 
 
 PATIENCE = Patience()

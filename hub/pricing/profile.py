@@ -72,6 +72,11 @@ class AcceleratorProfile:
         return json.dumps(asdict(self), sort_keys=True)
 
 
+MIX_S = 100e-6
+"""Seconds to switch between thread pools if `hub doctor` has not measured it.
+
+On 2 cores, 2026-11, 0 (ONNX Runtime and OpenVINO) to 250 us (OpenVINO after OpenMP) were measured.
+"""
 _ACCELERATOR = TypeAdapter(AcceleratorProfile)
 _NO_THREADS = 0
 """Thread count under which an accelerator's profile is stored, since it uses no CPU threads."""
@@ -187,11 +192,11 @@ def boundary_s(profile: Profile, spec: TensorSpec) -> float:
 def mixing_s(profile: Profile, first: str, second: str) -> float:
     """Return the extra seconds of a call if two backends alternate; 0 for the same backend.
 
-    For a pair that was not measured, this is the largest measured value, 0 if there is none.
+    For a pair that was not measured, this is the largest measured value, `MIX_S` if there is none.
     """
     if first == second:
         return 0.0
-    return profile.mix_s.get(pair_key(first, second), max(profile.mix_s.values(), default=0.0))
+    return profile.mix_s.get(pair_key(first, second), max(profile.mix_s.values(), default=MIX_S))
 
 
 def pair_key(first: str, second: str) -> str:

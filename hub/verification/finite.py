@@ -26,10 +26,11 @@ def finite_only(executable: Callable[..., Sequence[Any]], specs: Sequence[Spec])
 class FiniteOnly:
     """An executable that raises InputRefused if an input holds unusual values. Thread-safe."""
 
-    __slots__ = ("__weakref__", "_away", "_executable", "_floats", "_integers", "_on_cuda")
+    __slots__ = ("__weakref__", "_away", "_executable", "_floats", "_integers", "_on_cuda", "uses_openmp")
 
     def __init__(self, executable: Callable[..., Sequence[Any]], specs: Sequence[Spec]) -> None:
         self._executable = executable
+        self.uses_openmp: bool = getattr(executable, "uses_openmp", False)
         tensors = {position: spec for position, spec in enumerate(specs) if isinstance(spec, TensorSpec)}
         floats = [at for at, spec in tensors.items() if spec.dtype.is_floating_point or spec.dtype.is_complex]
         integers = [position for position, spec in tensors.items() if spec.dtype in WIDE_INTEGERS]

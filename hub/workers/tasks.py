@@ -19,8 +19,7 @@ import torch
 from hub.cache.artifacts import check_artifact
 from hub.config.options import Options
 from hub.discovery.registry import Registry, registry
-from hub.dispatch.assemble import Assembled, Loaded, assemble
-from hub.dispatch.busy_waiting import Calm
+from hub.dispatch.assemble import Assembled, Loaded, assemble, uses_openmp
 from hub.dispatch.codegen import Step
 from hub.errors import CompileError, ContractError, InputRefused, PluginError, RunError
 from hub.partition import verdicts
@@ -41,7 +40,7 @@ from hub.process.modes import Modes, set_modes
 from hub.process.phases import Phases, Work
 from hub.process.priority import step_behind
 from hub.process.state import WORKER, Said, kept_state, told_changes
-from hub.process.threads import set_threads
+from hub.process.threads import release_openmp, set_threads
 from hub.process.traffic import GAPS
 from hub.report.numbers import count
 from hub.verification.endurance import Leisure
@@ -239,14 +238,19 @@ def hold(candidate: Candidate) -> None:
 
 
 def time_cluster(name: str, at_least_s: float, busy_wait: bool) -> Timing:
-    """Time one compiled cluster alone. Without `busy_wait`, PyTorch's threads do not busy-wait either."""
+    """Time one compiled cluster alone. Without `busy_wait`, PyTorch's threads are ended before each call, as in a mix."""
     loaded = _state.built[name]
     inputs = _inputs(loaded.cluster)
-    calm = None if busy_wait else Calm()
+    is_released = not busy_wait and not uses_openmp(loaded.executable)
+
+    def call() -> Any:
+        if is_released:
+            release_openmp()
+        return loaded.executable(*inputs)
+
     awaited = accelerators_of(inputs)
     before = PATIENCE.disturbed
-    timing = PATIENCE.timed(lambda: time_call(lambda: loaded.executable(*inputs), at_least_s, awaited=awaited), _median_s)
-    del calm
+    timing = PATIENCE.timed(lambda: time_call(call, at_least_s, awaited=awaited), _median_s)
     return _marked(timing, before)
 
 

@@ -28,6 +28,8 @@ _is_grad_enabled = torch.is_grad_enabled
 class InductorExecutable(Executable):
     """One compiled cluster. It keeps the cluster, because the cluster's weights are the program's constants."""
 
+    uses_openmp = True
+
     def __init__(self, cluster: Cluster, settings: CompileSettings, program: Program) -> None:
         self._call = program.call
         self._guards = program.guards

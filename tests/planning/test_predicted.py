@@ -252,7 +252,7 @@ def test_mixing_must_pay(set_stage: Callable[..., Any], monkeypatch: pytest.Monk
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
-    monkeypatch.setattr("hub.planning.mixes.MIX_S", 10 * MS)
+    monkeypatch.setattr("hub.pricing.profile.MIX_S", 10 * MS)
     assert len(predicted(stage).assignment.backends) == 1
 
 
@@ -286,7 +286,7 @@ def test_backends_on_one_accelerator_mix_for_nothing(
     move(stage.context.graph)
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
-    monkeypatch.setattr("hub.planning.mixes.MIX_S", 10 * MS)
+    monkeypatch.setattr("hub.pricing.profile.MIX_S", 10 * MS)
     assert set(predicted(stage).assignment.backends) == {"one", "two"}
 
 

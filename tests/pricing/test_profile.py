@@ -12,7 +12,7 @@ import torch
 from hub.cache.measurements import Measurements, machine_digest
 from hub.plugin.graph import TensorSpec
 from hub.pricing import roofline
-from hub.pricing.profile import Profile, boundary_s, mixing_s, stored_profile
+from hub.pricing.profile import MIX_S, Profile, boundary_s, mixing_s, stored_profile
 from hub.workers.profiling import measure_profile
 from tests.toys import toy
 
@@ -104,7 +104,7 @@ def test_mixing_is_looked_up_in_either_order() -> None:
     assert mixing_s(PROFILE, "toy", "eager") == mixing_s(PROFILE, "eager", "toy") == 1e-4
     assert mixing_s(PROFILE, "toy", "unknown") == 3e-4
     assert mixing_s(PROFILE, "toy", "toy") == 0.0
-    assert mixing_s(replace(PROFILE, mix_s={}), "toy", "unknown") == 0.0
+    assert mixing_s(replace(PROFILE, mix_s={}), "toy", "unknown") == MIX_S
 
 
 def test_every_pair_is_timed(install_plugin: Install) -> None:
