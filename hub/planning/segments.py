@@ -58,13 +58,13 @@ def promises(
         return ()
     first = min(whole_s, key=whole_s.__getitem__)
     prices = {name: _prices_s(context, book, sections, name) for name in dict.fromkeys((first, *verdicts.backends))}
-    sums_s = {name: sum(filter(None, prices[name])) for name in whole_s if None not in prices[name]}
+    sums_s = {name: sum(filter(None, row)) for name, row in prices.items() if name in whole_s and None not in row}
     scales = {name: whole_s[name] / sum_s for name, sum_s in sums_s.items() if sum_s > 0.0}
     if first not in scales:
         return ()
     typical = median(scales.values())  # for backends whose whole plans were not measured
     found: list[Promise] = []
-    for second in prices.keys() - {first}:
+    for second in (name for name in prices if name != first):
         scale = scales.get(second, typical)
         pairs = zip(prices[first], prices[second], strict=True)
         start, stop, gain_s = best_segment(
