@@ -64,6 +64,8 @@ class Origin:
 class DiscExecutable(Executable):
     """One cluster as machine code."""
 
+    uses_openmp = True
+
     def __init__(
         self,
         cluster: Cluster,

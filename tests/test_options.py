@@ -411,7 +411,7 @@ def test_an_example_for_a_flag_is_a_flag() -> None:
     """Flags have dashes, and names without a unit."""
     with pytest.raises(OptionError) as caught:
         parse_text("budget_s", "soon", COMMAND_LINE)
-    assert caught.value.hint == "for example --budget 90s"
+    assert caught.value.hint == "for example --budget 10m"
 
 
 @pytest.mark.parametrize(

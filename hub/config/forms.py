@@ -76,7 +76,7 @@ _FORMS: Mapping[str, _Form] = {
     "renew": _Form("true or false", True, _truth),
     "tune": _Form('one of "off", "fast" and "full"', "fast"),
     "start": _Form('"eager" or "wait"', "wait"),
-    "budget_s": _Form("a number of seconds above 0", 60, _seconds, "90s"),
+    "budget_s": _Form("a number of seconds above 0", 600, _seconds, "10m"),
     "isolate": _Form("true or false", False, _truth),
     "background": _Form("true or false", False, _truth),
     "plan": _Form("the path of a plan file", "plan.json"),

@@ -225,10 +225,12 @@ def _check_agreement(options: Options) -> None:
     """Raise OptionError if two settings contradict each other."""
     folder = options.debug_dir
     if folder is not None and (file := next(filter(_is_file, (folder, *folder.parents)), None)):
-        raise OptionError(f"option 'debug_dir' (from {options.origin('debug_dir')}): {file} is a file, not a folder")
+        text = f"option 'debug_dir' (from {options.origin('debug_dir')}): {file} is a file, not a folder"
+        raise OptionError(text, hint="name a folder; it is made if it does not exist")
     if _EAGER in options.exclude:
         raise OptionError(
-            f"option 'exclude' (from {options.origin('exclude')}): eager is the fallback and cannot be excluded"
+            f"option 'exclude' (from {options.origin('exclude')}): eager is the fallback and cannot be excluded",
+            hint="strict=True raises where a model would run in eager",
         )
     for name in options.exclude:
         if options.backends is not None and name in options.backends:

@@ -231,7 +231,7 @@ def _not_grouped(key: str, value: Any, origin: str) -> OptionError:
         names = ", ".join(full.partition(".")[2] for full in keys_of(key))
         return OptionError(f"option {key!r} (from {origin}) must be a table, got {value!r}", hint=f"its keys are {names}")
     text = f"option {key!r} (from {origin}) must be a mapping of that backend's settings, got {value!r}"
-    return OptionError(text, backend=key)
+    return OptionError(text, backend=key, hint=f"in hub.toml they are in a table [{key}]; in options=, in a dictionary")
 
 
 def _unknown_key(key: Any, origin: str, known: Sequence[str]) -> OptionError:

@@ -291,8 +291,8 @@ class _Measuring:
         hope = self._hope()
         scales = [1.0 if cost.source == "measured" else hope for cost in costs]
         clusters_s = sum(cost.run_s * scale for cost, scale in zip(costs, scales, strict=True))
-        rest_s = self.book.eager_sum(plan.assignment.eager_nodes) + self.book.switching_s(plan.assignment.groups)
-        run_s = clusters_s + rest_s
+        alone_s = {found: cost.run_s for found, cost in zip(clusters, costs, strict=True)}
+        run_s = clusters_s + self.book.eager_sum(plan.assignment.eager_nodes) + self.book.switching_s(plan, alone_s)
         spread_s = math.sqrt(sum((spread_of(cost) * scale) ** 2 for cost, scale in zip(costs, scales, strict=True)))
         new = [found for found in clusters if not self.candidates.is_known(found, plan.settings)]
         compile_s = sum(self.book.compile_s(found, plan.settings) for found in new)

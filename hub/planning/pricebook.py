@@ -259,19 +259,27 @@ class PriceBook:
 
     def total_s(self, plan: CandidatePlan) -> float:
         """Return seconds of one call of a plan: the best known cost of each cluster, its eager nodes, and the switches."""
-        clusters_s = sum(self.cost(found, plan.settings).run_s for found in plan.assignment.clusters)
-        return clusters_s + self.eager_sum(plan.assignment.eager_nodes) + self.switching_s(plan.assignment.groups)
+        run_s = {found: self.cost(found, plan.settings).run_s for found in plan.assignment.clusters}
+        return sum(run_s.values()) + self.eager_sum(plan.assignment.eager_nodes) + self.switching_s(plan, run_s)
 
-    def switching_s(self, groups: Iterable[Group]) -> float:
-        """Return the seconds per call that threads lose where a backend, or eager, follows another in a schedule."""
+    def switching_s(self, plan: CandidatePlan, run_s: Mapping[Group, float]) -> float:
+        """Return the seconds per call that threads lose where a backend, or eager, follows another in a plan.
+
+        `run_s` holds the seconds of each cluster. What takes less than a switch wakes no other threads for it to cost more.
+        """
         graph = self._context.graph
         if only_accelerator(graph) is not None:
             return 0.0
         if self._profile is None:
             self._profile = settle_peaks(self._context.measurements, self._context.threads)
         profile = self._profile
-        computing = (found.backend for found in groups if not all(is_trivial(graph.by_name[name]) for name in found.nodes))
-        return sum(mixing_s(profile, one, other) for one, other in pairwise(computing))
+        parts = [
+            (found.backend, run_s[found] if found in run_s else self.eager_sum(found.nodes))
+            for found in plan.assignment.groups
+            if not all(is_trivial(graph.by_name[name]) for name in found.nodes)
+        ]
+        pairs = pairwise(parts)
+        return sum(min(mixing_s(profile, one, other), one_s, other_s) for (one, one_s), (other, other_s) in pairs)
 
     def all_costs(self, plans: Iterable[CandidatePlan]) -> Mapping[Group, Cost]:
         """Return the best known cost of each cluster of these plans; if settings differ, the later plan's."""

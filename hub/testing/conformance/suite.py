@@ -43,7 +43,8 @@ class Suite:
         """
         check_names(only)
         if not (math.isfinite(limit_s) and limit_s > 0):
-            raise OptionError(f"the limit must be a number of seconds above 0, got {limit_s!r}")
+            text = f"the limit must be a number of seconds above 0, got {limit_s!r}"
+            raise OptionError(text, hint="for example --limit 600")
         self.backend = backend
         self._only = tuple(only)
         self._limit_s = limit_s
