@@ -481,9 +481,12 @@ SURROUNDINGS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], object]]] = {
     ),
     **{
         part: (part, lambda patch, part=part: patch.setattr(keys, "modes", lambda: replace(modes(), **{part: "other"})))
-        for part in sorted(modes().parts.keys() - {"default_dtype", "deterministic", "matmul_precision"})
+        for part in sorted(modes().numeric_parts.keys() - {"default_dtype", "deterministic", "matmul_precision"})
     },
 }
+
+
+TOLD = "is_mkl_told"
 
 
 @pytest.mark.parametrize("name", SURROUNDINGS)
@@ -502,7 +505,16 @@ def test_every_part_is_flipped_here() -> None:
     flipped = {part for part, _ in SURROUNDINGS.values()} | {"cluster", "settings", "plugin_code", *ENTRY_FLIPS}
     assert set(artifact_parts("cluster", ENTRY, SETTINGS)) == flipped
     shared = flipped - {"cluster", "settings", "plugin_code", "libraries", "variables", *ENTRY_FLIPS}
-    assert set(plan_parts(GRAPH, "inference", Options(), 2, "fast", [ENTRY])) == shared | {*PLAN_FLIPS, "options"}
+    assert set(plan_parts(GRAPH, "inference", Options(), 2, "fast", [ENTRY])) == shared | {*PLAN_FLIPS, "options", TOLD}
+
+
+def test_what_mkl_was_told_is_in_a_plans_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes times and no number: an executable serves both, and its price is that of one state."""
+    artifact, plan = artifact_key(), plan_key()
+    before = modes()
+    monkeypatch.setattr(keys, "modes", lambda: replace(before, **{TOLD: not before.is_mkl_told}))
+    assert artifact_key() == artifact
+    check_only(TOLD, plan, plan_key())
 
 
 X86 = "processor\t: 0\nmodel name\t: Xeon 8480\nflags\t\t: fpu sse2 avx2 avx512f amx_tile\n\nprocessor\t: 1\n"
