@@ -20,9 +20,10 @@ from hub.capture.call import program_behind
 from hub.dispatch.recorded import Run
 from hub.errors import FreezeError
 from hub.frontend.compiled import OBSERVING, CompiledGraph
-from hub.frontend.direct.entry import are_equal
 from hub.frontend.direct.feeding import check_inputs, fed, rebuilt
-from hub.frontend.direct.modes import are_plain
+from hub.frontend.direct.inputs import Inputs, are_equal, takes
+from hub.frontend.direct.modes import Modes, are_plain
+from hub.frontend.direct.watch import native
 from hub.frontend.ownership import graphs_of, why_no_graphs
 from hub.process.forks import in_forks, never_freed
 from hub.torch_private import is_any_autocast_enabled, is_fx_symbolic_tracing, pytree
@@ -85,6 +86,8 @@ class Frozen:
         self._leaves, self._structure = pytree.tree_flatten((inputs, dict(kwargs)))
         check_inputs(self._leaves)
         self._is_plain = not kwargs and all(isinstance(value, torch.Tensor) for value in inputs)
+        self._taken: Callable[[tuple[Any, ...], Mapping[str, Any]], Sequence[Any] | None] = _nothing
+        """Return the leaves of a call that is like the last one that was checked in full, and made in the same modes."""
         self._forms = [_Form.of(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in self._leaves]
         self.refresh()
 
@@ -113,10 +116,14 @@ class Frozen:
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run one call. Pass inputs of another form than at freezing, or that need gradients, to the compiled model."""
-        leaves = self._leaves_of(inputs, kwargs)
-        if leaves is None:
-            return self._compiled(*inputs, **kwargs)
         state = self._state
+        leaves = self._taken(inputs, kwargs) if state.graph.observer is None else None
+        if leaves is None:
+            leaves = self._leaves_of(inputs, kwargs)
+            if leaves is None:
+                return self._compiled(*inputs, **kwargs)
+            if native is not None:
+                self._taken = takes(Inputs(inputs, kwargs), Modes())
         args = list(state.args)
         for leaf, position in state.places:
             args[position] = leaves[leaf]
@@ -140,6 +147,10 @@ class Frozen:
         if torch.is_grad_enabled() and any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
             return None
         return leaves
+
+
+def _nothing(_inputs: tuple[Any, ...], _kwargs: Mapping[str, Any]) -> None:
+    """Return None, because no call was checked yet."""
 
 
 def freeze(compiled: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Frozen:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -299,18 +300,129 @@ def test_other_wrong_uses_raise() -> None:
         comparison(keyed=(({}, ("a",), ()),))
     with pytest.raises(TypeError):
         type("Sub", (native.Comparison,), {})
-    with pytest.raises(TypeError):
-        native.have_no_attributes([])
 
 
-def test_attributes_of_tensors_are_seen() -> None:
-    """Anything in a tuple with an attribute is distinguished from what has none."""
-    bare: Any = type("Bare", (), {})()
-    assert native.have_no_attributes((bare, 1, None, "a"))
-    bare.attribute = 1
-    assert not native.have_no_attributes((1, bare))
-    del bare.attribute
-    assert native.have_no_attributes((bare,))
+def form(*leaves: Any, n_args: int | None = None, names: tuple[str, ...] = (), **given: Any) -> native.Form:
+    """Return the form of some inputs, in which lists stand for tensors."""
+    n_args = len(leaves) - len(names) if n_args is None else n_args
+    fit, modes, strange = given.get("fit", lambda *_: True), given.get("modes", comparison()), given.get("strange", ())
+    return native.Form(n_args, names, leaves, list, strange, fit, modes)
+
+
+class Tensor(list[int]):
+    """A stand-in for a tensor, which may have attributes."""
+
+
+def test_inputs_of_a_form_are_returned() -> None:
+    """Positional inputs come as they are, keyword inputs follow; other numbers, names and orders do not fit."""
+    args = (Tensor(), 2)
+    assert form(Tensor(), 2).leaves(args, {}) is args
+    assert form(Tensor(), 2).leaves((Tensor(),), {}) is None
+    assert form(Tensor(), 2).leaves(args, {"a": 1}) is None
+    found = form(Tensor(), 2, "x", names=("a", "b")).leaves(args[:1], {"a": 2, "b": "x"})
+    assert found == ([], 2, "x")
+    assert form(Tensor(), 2, "x", names=("a", "b")).leaves(args[:1], {"b": "x", "a": 2}) is None
+    assert form(Tensor(), 2, names=("a",)).leaves(args[:1], {"".join(("a", "")): 2}) == ([], 2)
+    assert form(Tensor(), 2, names=("a",)).leaves(args[:1], {"b": 2}) is None
+    assert form().leaves((), {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "other"), [(1, 2), (1, True), (1, 1.0), (0.0, -0.0), (1.0, 2.0), ("a", "b"), (None, 0), (True, False)]
+)
+def test_inputs_that_are_no_tensors_are_compared(first: Any, other: Any) -> None:
+    """Equal values of one type fit, and no others."""
+    assert form(first, Tensor()).takes([first, Tensor()])
+    assert not form(first, Tensor()).takes([other, Tensor()])
+    assert not form(other, Tensor()).takes((first, Tensor()))
+
+
+def test_equal_inputs_fit_wherever_they_are_stored() -> None:
+    """Values are compared, not objects; NaN fits itself."""
+    large, text, number, nan = 10**30, "".join(("te", "xt")), float("1.5"), float("nan")
+    assert form(10**30, "text", 1.5, float("nan")).takes([large, text, number, nan])
+
+
+def test_tensors_fit_by_their_form_identity_and_attributes() -> None:
+    """The check of the tensors gets them in order; attributes, and tensors that must not come, do not fit."""
+    seen: list[Any] = []
+    one, other, weight = Tensor(), Tensor(), Tensor()
+    found = form(
+        one, 5, other, fit=lambda *tensors: bool(seen.append(tensors)) or len(seen) < 3, strange=(weight, Tensor())
+    )
+    assert found.takes([other, 5, one])
+    assert seen[0][0] is other
+    assert seen[0][1] is one
+    assert not found.takes([other, 5, weight])
+    assert not found.takes([weight, 5, one])
+    assert len(seen) == 1
+    other.attribute = 1  # pyright: ignore[reportAttributeAccessIssue]
+    assert not found.takes([other, 5, one])
+    del other.attribute  # pyright: ignore[reportAttributeAccessIssue]
+    assert found.takes([other, 5, one])
+    assert not found.takes([other, 5, one])  # the check says no
+    assert not form(Tensor(), fit=lambda _: 1).takes([Tensor()])  # only True counts
+
+
+def test_a_form_holds_in_its_modes_alone() -> None:
+    """What the modes compare is compared last."""
+    box = {"a": 1}
+    found = form(Tensor(), modes=comparison(dicts=(box,)))
+    assert found.takes([Tensor()])
+    box["a"] = 2
+    assert not found.takes([Tensor()])
+    assert found.leaves((Tensor(),), {}) is None
+
+
+def test_a_form_keeps_no_tensor() -> None:
+    """Inputs of a finished call are freed."""
+    given, value = Tensor(), "".join(("a", "b"))
+    found = form(given, value)
+    kept = sys.getrefcount(given), sys.getrefcount(value)
+    assert found.takes([given, value])
+    assert found.leaves((given, value), {}) is not None
+    assert (sys.getrefcount(given), sys.getrefcount(value)) == kept
+    assert kept[0] == 2
+
+
+def test_errors_of_a_form_reach_the_caller() -> None:
+    """Errors of the check and of the modes are raised, and wrong arguments are refused."""
+
+    def fail(*_: Any) -> bool:
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        form(Tensor(), fit=fail).takes([Tensor()])
+    with pytest.raises(KeyError, match="broken"):
+        form(Tensor(), fit=fail).leaves((Tensor(),), {})
+    with pytest.raises(KeyError, match="broken"):
+        form(modes=comparison(calls=((fail, (), True),))).takes(())
+    wrong: Any = object()
+    for call in (
+        lambda: form().takes(wrong),
+        lambda: form().leaves(wrong, {}),
+        lambda: form().leaves((), wrong),
+        lambda: cast("Any", form().leaves)(()),
+        lambda: form(modes=wrong),
+        lambda: native.Form(0, wrong, (), list, (), fail, comparison()),
+        lambda: native.Form(0, (), (), wrong, (), fail, comparison()),
+        lambda: native.Stamps((), (), (0,) * 10, wrong),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_a_form_in_a_cycle_is_freed() -> None:
+    """The garbage collector finds what a form holds."""
+
+    def fit(*_: Any) -> bool:
+        return True
+
+    fit.form = form(Tensor(), fit=fit)  # pyright: ignore[reportFunctionMemberAccess]
+    gone = weakref.ref(fit)
+    del fit
+    gc.collect()
+    assert gone() is None
 
 
 def test_this_python_can_be_watched() -> None:

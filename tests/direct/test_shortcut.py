@@ -69,12 +69,12 @@ def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
     def entry(held: Held, *args: Any) -> Entry | None:
         if (result := entry_of(held, *args)) is not None:
-            entries[id(result)] = weakref.ref(held)
+            result.leaves_of = functools.partial(leaves, result.leaves_of, weakref.ref(held))
         return result
 
-    def leaves(self: Entry, args: Any, kwargs: Any) -> Any:
-        result = leaves_of(self, args, kwargs)
-        if result is not None and (held := entries.get(id(self), _nothing)()) is not None:
+    def leaves(leaves_of: Any, owner: weakref.ref[Held], args: Any, kwargs: Any) -> Any:
+        result = leaves_of(args, kwargs)
+        if result is not None and (held := owner()) is not None:
             found.n_short += 1
             guards, (model,) = held.guards(), held.roots
             assert isinstance(guards, shortcut.Guards)
@@ -82,20 +82,14 @@ def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
                 wrong.append(str(guards.whole.check_verbose(scope)))
         return result
 
-    entries: dict[int, weakref.ref[Held]] = {}
-    entry_of, leaves_of = bypass._entry, Entry.leaves_of
+    entry_of = bypass._entry
     monkeypatch.setattr(bypass, "_entry", entry)
-    monkeypatch.setattr(Entry, "leaves_of", leaves)
     wrong: list[str] = []
     monkeypatch.setattr(shortcut.Guards, "__init__", init)
     monkeypatch.setattr(shortcut.Guards, "_hold", compared)
     monkeypatch.setattr(shortcut.Guards, "_all_hold", counted)
     yield found
     assert wrong == []
-
-
-def _nothing() -> None:
-    """Return None, as a weak reference to what is gone."""
 
 
 def _scope(guards: shortcut.Guards, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -19,7 +19,8 @@ import torch
 from hub.capture.call import BYPASSED, unbypassed
 from hub.frontend.bindings import CALLED
 from hub.frontend.compiled import OBSERVING
-from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, Inputs
+from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms
+from hub.frontend.direct.inputs import Inputs
 from hub.frontend.direct.modes import Modes, are_plain
 from hub.frontend.direct.recorder import Recorder, Seen
 from hub.frontend.direct.trial import Pause

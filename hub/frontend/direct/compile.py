@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast, overload
 
 import torch
 from torch import fx
+from torch.compiler import is_dynamo_compiling
 
 from hub.capture.call import OWN_SLOT, program_behind
 from hub.config.options import resolve
@@ -43,13 +44,13 @@ class CompiledModule:
         """Skip the `__init_subclass__` of the module's own class: its author did not write this subclass."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return cast("Any", super()).__call__(*args, **kwargs)
         try:
             program: Any = object.__getattribute__(self, OWN_SLOT)
         except AttributeError:  # an object that the module's own code made of this class
             return cast("Any", super()).__call__(*args, **kwargs)
-        return program(*args, **kwargs)
+        return program.call(args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name == OWN_SLOT:
@@ -82,9 +83,9 @@ class CompiledFunction:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run one call."""
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return self._hub_program.function(*args, **kwargs)
-        return self._hub_program(*args, **kwargs)
+        return self._hub_program.call(args, kwargs)
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Remember which method of which class this is, and the name under which objects keep it."""
@@ -101,7 +102,7 @@ class CompiledFunction:
             return self
         program, place = self._hub_program, getattr(self, "_method_of", None)
         attributes = getattr(instance, "__dict__", None)
-        if torch.compiler.is_dynamo_compiling() or place is None or attributes is None:
+        if is_dynamo_compiling() or place is None or attributes is None:
             return types.MethodType(self, instance)
         found = attributes.get(self._key)
         if found is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -22,6 +22,9 @@ from hub.torch_private import (
     top_saved_tensors_hooks,
 )
 
+if TYPE_CHECKING:
+    from hub.frontend.direct.native import Comparison
+
 _PLAIN: tuple[tuple[Callable[..., Any], tuple[Any, ...], object], ...] = (
     (len_torch_function_stack, (), 0),
     (len_torch_dispatch_stack, (), 0),
@@ -36,7 +39,7 @@ singletons, so that they can be compared by identity."""
 class Modes:
     """The modes of this thread at the time of creation. Only created if `are_plain()`."""
 
-    __slots__ = ("hold",)
+    __slots__ = ("comparison", "hold")
 
     def __init__(self) -> None:
         rest = GlobalStateGuard().check  # gradients, autocast, threads, default dtype, determinism, precision
@@ -44,7 +47,8 @@ class Modes:
         calls = (*_PLAIN, (rest, (), True), (is_inference, (), is_inference()))
         names = ((device_context, "CURRENT_DEVICE"), (forward_ad, "_current_level"), (eval_frame, "_stance"))
         keyed = tuple((vars(module), (name,), (getattr(module, name),)) for module, name in names)
-        self.hold: Callable[[], bool] = native.Comparison((), keyed, (), (), (), (), (), calls, MISSING).holds
+        self.comparison: Comparison = native.Comparison((), keyed, (), (), (), (), (), calls, MISSING)
+        self.hold: Callable[[], bool] = self.comparison.holds
         """Return whether the calling thread has the same modes."""
 
 

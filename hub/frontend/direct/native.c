@@ -9,6 +9,8 @@
 #include <Python.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 #include <structmember.h>
 
 #if PY_VERSION_HEX < 0x030b0000 || PY_VERSION_HEX >= 0x030d0000
@@ -364,11 +366,12 @@ gives_same_answer(const Asked *row)
     return same;
 }
 
-static PyObject *
-comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
+/* Return 1 if everything is as it was, 0 if not, -1 with an error set. */
+static int
+is_as_it_was(Comparison *self)
 {
     if (self->held == NULL) /* the garbage collector has cleared it, and a finalizer calls this */
-        Py_RETURN_FALSE;
+        return 0;
     /* One accumulator without branches in its loops, so that the processor fetches many dicts at once. */
     uint64_t differences = 0;
     for (Py_ssize_t i = 0; i < self->n_tagged; i++)
@@ -397,15 +400,15 @@ comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
         differences |= (uintptr_t)row->function->func_closure ^ (uintptr_t)row->closure;
     }
     if (differences)
-        Py_RETURN_FALSE;
+        return 0;
     for (Py_ssize_t i = 0; i < self->n_listed; i++) {
         Listed *row = &self->listed[i];
         Py_ssize_t n = PyTuple_GET_SIZE(row->items);
         if (PyList_GET_SIZE(row->list) != n)
-            Py_RETURN_FALSE;
+            return 0;
         for (Py_ssize_t k = 0; k < n; k++)
             if (PyList_GET_ITEM(row->list, k) != PyTuple_GET_ITEM(row->items, k))
-                Py_RETURN_FALSE;
+                return 0;
     }
     for (Py_ssize_t i = 0; i < self->n_keyed; i++) {
         Keyed *row = &self->keyed[i];
@@ -413,10 +416,8 @@ comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
         if (tag == row->tag)
             continue;
         int same = has_same_keys(row);
-        if (same < 0)
-            return NULL;
-        if (!same)
-            Py_RETURN_FALSE;
+        if (same <= 0)
+            return same;
         row->tag = tag; /* the tag from before the comparison: a key's __eq__ may have changed the dict meanwhile */
     }
     PyObject *held = Py_NewRef(self->held); /* a call may run the garbage collector, which may clear this */
@@ -424,9 +425,14 @@ comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
     for (Py_ssize_t i = 0; same > 0 && i < self->n_asked; i++)
         same = gives_same_answer(&self->asked[i]);
     Py_DECREF(held);
-    if (same < 0)
-        return NULL;
-    return PyBool_FromLong(same);
+    return same;
+}
+
+static PyObject *
+comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
+{
+    int same = is_as_it_was(self);
+    return same < 0 ? NULL : PyBool_FromLong(same);
 }
 
 static PyMethodDef comparison_methods[] = {
@@ -450,6 +456,16 @@ static PyType_Spec comparison_spec = {
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = comparison_slots,
 };
+
+/* Return whether an argument is a comparison or missing; else set TypeError. */
+static bool
+is_comparison(PyObject *given)
+{
+    if (given == NULL || Py_TYPE(given)->tp_dealloc == (destructor)comparison_dealloc) /* the type is immutable and final */
+        return true;
+    PyErr_SetString(PyExc_TypeError, "a Comparison is needed");
+    return false;
+}
 
 /* --- Tensors ----------------------------------------------------------------------------------------------------------------
  * The address and layout of a weight come from PyTorch's C interface, which is stable between versions
@@ -492,6 +508,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *held;
+    Comparison *comparison; /* borrowed from `held`; NULL if there is none */
     Interface call;
     Stamp *stamps;
     int64_t *layouts; /* the layouts of all stamps, one after the other */
@@ -516,6 +533,7 @@ stamps_clear(Stamps *self)
     Stamp *stamps = self->stamps;
     self->n_stamps = 0;
     self->stamps = NULL;
+    self->comparison = NULL;
     for (Py_ssize_t i = 0; i < n; i++) {
         if (stamps[i].handle != NULL)
             self->call.delete (stamps[i].handle);
@@ -580,10 +598,11 @@ fill_layouts(Stamps *self)
 static PyObject *
 stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *tensors, *handles;
+    PyObject *tensors, *handles, *comparison = NULL;
     unsigned long long call[10];
-    if (!PyArg_ParseTuple(args, "O!O!(KKKKKKKKKK)", &PyTuple_Type, &tensors, &PyTuple_Type, &handles, &call[0], &call[1],
-                          &call[2], &call[3], &call[4], &call[5], &call[6], &call[7], &call[8], &call[9]))
+    if (!PyArg_ParseTuple(args, "O!O!(KKKKKKKKKK)|O", &PyTuple_Type, &tensors, &PyTuple_Type, &handles, &call[0], &call[1],
+                          &call[2], &call[3], &call[4], &call[5], &call[6], &call[7], &call[8], &call[9], &comparison)
+        || !is_comparison(comparison))
         return NULL;
     Py_ssize_t n = PyTuple_GET_SIZE(tensors);
     if (PyTuple_GET_SIZE(handles) != n) {
@@ -594,6 +613,7 @@ stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (self == NULL)
         return NULL;
     self->held = Py_NewRef(args);
+    self->comparison = (Comparison *)comparison;
     self->call = (Interface){(GetPointer)(uintptr_t)call[0],  (GetNumber)(uintptr_t)call[1],   (GetNumbers)(uintptr_t)call[2],
                              (GetNumbers)(uintptr_t)call[3],  (GetKind)(uintptr_t)call[4],     (Delete)(uintptr_t)call[5],
                              (CountWrites)(uintptr_t)call[6], (NeedGradient)(uintptr_t)call[7],
@@ -632,6 +652,13 @@ static PyObject *
 stamps_compare(Stamps *self, PyObject *Py_UNUSED(ignored))
 {
     const Interface *call = &self->call;
+    if (self->comparison != NULL) {
+        PyObject *held = Py_NewRef(self->held); /* what is compared may run the garbage collector, which may clear this */
+        int same = is_as_it_was(self->comparison);
+        Py_DECREF(held);
+        if (same <= 0)
+            return same < 0 ? NULL : PyLong_FromLong(CHANGED);
+    }
     for (Py_ssize_t i = 0; i < self->n_stamps; i++) { /* a large model has evicted all of this from the caches */
         const char *body = self->stamps[i].body;
         __builtin_prefetch(body);
@@ -680,14 +707,15 @@ static PyMemberDef stamps_members[] = {
 
 static PyMethodDef stamps_methods[] = {
     {"compare", (PyCFunction)stamps_compare, METH_NOARGS,
-     "Return 0 where a tensor has another form, 1 where one was written to or moved, 2 where all are as they were."},
+     "Return 0 where a tensor has another form or the comparison does not hold, 1 where a tensor was written to or moved, 2 where "
+     "all is as it was."},
     {"renew", (PyCFunction)stamps_renew, METH_NOARGS,
      "Take counts of writes and addresses anew."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot stamps_slots[] = {
-    {Py_tp_doc, "Tensors as they are: tensors, handles, functions."},
+    {Py_tp_doc, "Tensors as they are, and what else is compared: tensors, handles, functions, comparison (optional)."},
     {Py_tp_new, stamps_new},
     {Py_tp_dealloc, stamps_dealloc},
     {Py_tp_traverse, stamps_traverse},
@@ -702,6 +730,260 @@ static PyType_Spec stamps_spec = {
     .basicsize = sizeof(Stamps),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = stamps_slots,
+};
+
+/* --- Forms -----------------------------------------------------------------------------------------------------------------
+ * The inputs that one path takes. Before each call they are compared in Python's objects; in Python itself, most of the time
+ * would go into fetching instructions and objects that a model's kernels have evicted from the caches.
+ */
+
+typedef struct {
+    Py_ssize_t place;
+    PyObject *value;
+} Plain;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *held; /* a tuple that owns everything that the pointers below refer to */
+    Py_ssize_t n_args, n_leaves;
+    PyObject *names; /* a tuple: those of the keyword inputs */
+    Plain *plain;    /* leaves that are no tensors */
+    Py_ssize_t n_plain;
+    Py_ssize_t *tensors; /* places of the tensors among the leaves */
+    Py_ssize_t n_tensors;
+    uintptr_t *strange; /* identities of tensors that must not be inputs, in ascending order */
+    Py_ssize_t n_strange;
+    PyObject *fit;      /* compares the tensors' forms */
+    Comparison *modes;
+} Form;
+
+static int
+form_traverse(Form *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->held);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int
+form_clear(Form *self)
+{
+    PyMem_Free(self->plain);
+    PyMem_Free(self->tensors);
+    PyMem_Free(self->strange);
+    self->plain = NULL;
+    self->tensors = NULL;
+    self->strange = NULL;
+    self->n_plain = self->n_tensors = self->n_strange = 0;
+    self->names = self->fit = NULL;
+    self->modes = NULL;
+    Py_CLEAR(self->held);
+    return 0;
+}
+
+static void
+form_dealloc(Form *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    form_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static int
+ascending(const void *one, const void *other)
+{
+    uintptr_t a = *(const uintptr_t *)one, b = *(const uintptr_t *)other;
+    return (a > b) - (a < b);
+}
+
+static PyObject *
+form_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *names, *leaves, *tensor_type, *strange, *fit, *modes;
+    Py_ssize_t n_args;
+    if (!PyArg_ParseTuple(args, "nO!O!O!O!OO", &n_args, &PyTuple_Type, &names, &PyTuple_Type, &leaves, &PyType_Type,
+                          &tensor_type, &PyTuple_Type, &strange, &fit, &modes)
+        || !is_comparison(modes))
+        return NULL;
+    Form *self = (Form *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    Py_ssize_t n = PyTuple_GET_SIZE(leaves), n_strange = PyTuple_GET_SIZE(strange);
+    self->plain = room(n, sizeof(Plain));
+    self->tensors = room(n, sizeof(Py_ssize_t));
+    self->strange = room(n_strange, sizeof(uintptr_t));
+    PyObject *values = PyTuple_New(n); /* not the tensors themselves: those of a finished call must be freed */
+    if (self->plain == NULL || self->tensors == NULL || self->strange == NULL || values == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *leaf = PyTuple_GET_ITEM(leaves, i);
+        bool is_tensor = PyObject_TypeCheck(leaf, (PyTypeObject *)tensor_type);
+        PyTuple_SET_ITEM(values, i, Py_NewRef(is_tensor ? Py_None : leaf));
+        if (is_tensor)
+            self->tensors[self->n_tensors++] = i;
+        else
+            self->plain[self->n_plain++] = (Plain){i, leaf};
+    }
+    for (Py_ssize_t i = 0; i < n_strange; i++)
+        self->strange[i] = (uintptr_t)PyTuple_GET_ITEM(strange, i); /* held by whoever watches the model */
+    self->n_strange = n_strange;
+    qsort(self->strange, (size_t)n_strange, sizeof(uintptr_t), ascending);
+    if ((self->held = PyTuple_Pack(4, names, values, fit, modes)) == NULL)
+        goto failed;
+    self->n_args = n_args;
+    self->n_leaves = n;
+    self->names = names;
+    self->fit = fit;
+    self->modes = (Comparison *)modes;
+    Py_DECREF(values);
+    return (PyObject *)self;
+
+failed:
+    Py_XDECREF(values);
+    Py_DECREF(self);
+    return NULL;
+}
+
+/* Return 1 if an input that is no tensor is what it was, 0 if not, -1 with an error set. 1, 1.0 and True differ, and so do
+ * 0.0 and -0.0. */
+static int
+is_same_plain(PyObject *value, PyObject *first)
+{
+    if (Py_TYPE(value) != Py_TYPE(first))
+        return 0;
+    if (PyFloat_CheckExact(value)) {
+        double one = PyFloat_AS_DOUBLE(value), other = PyFloat_AS_DOUBLE(first);
+        return memcmp(&one, &other, sizeof(double)) == 0;
+    }
+    return PyObject_RichCompareBool(value, first, Py_EQ);
+}
+
+static bool
+is_strange(const Form *self, PyObject *tensor)
+{
+    uintptr_t key = (uintptr_t)tensor;
+    return self->n_strange && bsearch(&key, self->strange, (size_t)self->n_strange, sizeof(uintptr_t), ascending) != NULL;
+}
+
+/* Return 1 if these leaves, a tuple or list, have this form in these modes, 0 if not, -1 with an error set. */
+static int
+has_form(Form *self, PyObject *leaves)
+{
+    if (PySequence_Fast_GET_SIZE(leaves) != self->n_leaves)
+        return 0;
+    PyObject **items = PySequence_Fast_ITEMS(leaves);
+    for (Py_ssize_t i = 0; i < self->n_plain; i++) {
+        int same = is_same_plain(items[self->plain[i].place], self->plain[i].value);
+        if (same <= 0)
+            return same;
+    }
+    PyObject *tensors = PyTuple_New(self->n_tensors);
+    if (tensors == NULL)
+        return -1;
+    int same = 1;
+    for (Py_ssize_t i = 0; i < self->n_tensors; i++) {
+        PyObject *tensor = items[self->tensors[i]], **place = _PyObject_GetDictPtr(tensor);
+        PyTuple_SET_ITEM(tensors, i, Py_NewRef(tensor));
+        /* `torch._dynamo.mark_dynamic` sets attributes on tensors. */
+        same &= !is_strange(self, tensor) && (place == NULL || *place == NULL || PyDict_GET_SIZE(*place) == 0);
+    }
+    if (same) {
+        PyObject *fits = PyObject_Call(self->fit, tensors, NULL);
+        same = fits == NULL ? -1 : fits == Py_True;
+        Py_XDECREF(fits);
+    }
+    Py_DECREF(tensors);
+    if (same <= 0)
+        return same;
+    return self->modes == NULL ? 0 : is_as_it_was(self->modes); /* cleared meanwhile */
+}
+
+/* Return 1 if a dict has this form's names in this order, and add its values to a tuple; 0 if not. */
+static int
+take_named(Form *self, PyObject *kwargs, PyObject *leaves)
+{
+    Py_ssize_t position = 0, place = 0;
+    PyObject *name, *value;
+    while (PyDict_Next(kwargs, &position, &name, &value)) {
+        PyObject *wanted = PyTuple_GET_ITEM(self->names, place);
+        if (name != wanted && (!PyUnicode_Check(name) || PyUnicode_Compare(name, wanted) != 0))
+            return 0;
+        PyTuple_SET_ITEM(leaves, self->n_args + place++, Py_NewRef(value));
+    }
+    return 1;
+}
+
+static PyObject *
+form_leaves(Form *self, PyObject *const *given, Py_ssize_t n_given)
+{
+    if (n_given != 2 || !PyTuple_Check(given[0]) || !PyDict_Check(given[1])) {
+        PyErr_SetString(PyExc_TypeError, "a tuple and a dict are needed");
+        return NULL;
+    }
+    PyObject *args = given[0], *kwargs = given[1];
+    if (self->held == NULL || PyTuple_GET_SIZE(args) != self->n_args
+        || PyDict_GET_SIZE(kwargs) != PyTuple_GET_SIZE(self->names))
+        Py_RETURN_NONE;
+    PyObject *held = Py_NewRef(self->held); /* what is compared may run the garbage collector, which may clear this */
+    PyObject *leaves;
+    int same = 1;
+    if (PyDict_GET_SIZE(kwargs) == 0)
+        leaves = Py_NewRef(args);
+    else if ((leaves = PyTuple_New(self->n_args + PyDict_GET_SIZE(kwargs))) != NULL) {
+        for (Py_ssize_t i = 0; i < self->n_args; i++)
+            PyTuple_SET_ITEM(leaves, i, Py_NewRef(PyTuple_GET_ITEM(args, i)));
+        same = take_named(self, kwargs, leaves);
+    }
+    if (leaves == NULL)
+        same = -1;
+    else if (same)
+        same = has_form(self, leaves);
+    Py_DECREF(held);
+    if (same > 0)
+        return leaves;
+    Py_XDECREF(leaves);
+    return same < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+form_takes(Form *self, PyObject *leaves)
+{
+    if (!PyTuple_Check(leaves) && !PyList_Check(leaves)) {
+        PyErr_SetString(PyExc_TypeError, "a tuple or a list is needed");
+        return NULL;
+    }
+    if (self->held == NULL)
+        Py_RETURN_FALSE;
+    PyObject *held = Py_NewRef(self->held);
+    int same = has_form(self, leaves);
+    Py_DECREF(held);
+    return same < 0 ? NULL : PyBool_FromLong(same);
+}
+
+static PyMethodDef form_methods[] = {
+    {"leaves", (PyCFunction)(void (*)(void))form_leaves, METH_FASTCALL,
+     "Return a call's inputs, positional ones first, if they have this form; else None. The call is given as tuple and dict."},
+    {"takes", (PyCFunction)form_takes, METH_O, "Return whether these leaves have this form."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot form_slots[] = {
+    {Py_tp_doc, "The inputs of a path: n_args, names, leaves, tensor_type, strange, fit, modes."},
+    {Py_tp_new, form_new},
+    {Py_tp_dealloc, form_dealloc},
+    {Py_tp_traverse, form_traverse},
+    {Py_tp_clear, form_clear},
+    {Py_tp_methods, form_methods},
+    {0, NULL},
+};
+
+static PyType_Spec form_spec = {
+    .name = "hub.frontend.direct.native.Form",
+    .basicsize = sizeof(Form),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = form_slots,
 };
 
 /* --- Guards ----------------------------------------------------------------------------------------------------------------
@@ -796,31 +1078,10 @@ static PyType_Spec guard_spec = {
     .slots = guard_slots,
 };
 
-/* Return whether no object in a tuple has attributes of its own (`torch._dynamo.mark_dynamic` sets some on tensors). */
-static PyObject *
-have_no_attributes(PyObject *Py_UNUSED(module), PyObject *values)
-{
-    if (!PyTuple_Check(values)) {
-        PyErr_SetString(PyExc_TypeError, "a tuple is needed");
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++) {
-        PyObject **place = _PyObject_GetDictPtr(PyTuple_GET_ITEM(values, i));
-        if (place != NULL && *place != NULL && PyDict_GET_SIZE(*place) > 0)
-            Py_RETURN_FALSE;
-    }
-    Py_RETURN_TRUE;
-}
-
-static PyMethodDef methods[] = {
-    {"have_no_attributes", have_no_attributes, METH_O, "Return whether nothing in a tuple has attributes of its own."},
-    {NULL, NULL, 0, NULL},
-};
-
 static int
 fill(PyObject *module)
 {
-    PyType_Spec *specs[] = {&comparison_spec, &stamps_spec, &guard_spec};
+    PyType_Spec *specs[] = {&comparison_spec, &stamps_spec, &form_spec, &guard_spec};
     for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
         PyObject *type = PyType_FromModuleAndSpec(module, specs[i], NULL);
         int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0;
@@ -834,7 +1095,7 @@ fill(PyObject *module)
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "native", .m_size = 0, .m_methods = methods, .m_slots = module_slots,
+    PyModuleDef_HEAD_INIT, .m_name = "native", .m_size = 0, .m_slots = module_slots,
 };
 
 PyMODINIT_FUNC

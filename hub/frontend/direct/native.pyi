@@ -1,6 +1,6 @@
 """Types of the module built from native.c."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 class Comparison:
@@ -30,10 +30,11 @@ class Stamps:
         tensors: tuple[Any, ...],
         handles: tuple[Any, ...],
         functions: tuple[int, ...],
+        comparison: Comparison = ...,
         /,
     ) -> Stamps: ...
     def compare(self) -> int:
-        """Return 0 if a tensor has another form, 1 if one was written to or moved, 2 if all are unchanged."""
+        """Return 0 if a tensor's form or the comparison has changed, 1 if a tensor was written to or moved, else 2."""
 
     def renew(self) -> None:
         """Take the current write counts and addresses."""
@@ -42,12 +43,29 @@ class Stamps:
     def n_renewals(self) -> int:
         """How often that was done."""
 
+class Form:
+    """The inputs of a call that one path takes. It does not hold the tensors among them."""
+
+    def __new__(
+        cls,
+        n_args: int,
+        names: tuple[str, ...],
+        leaves: tuple[Any, ...],
+        tensor_type: type,
+        strange: tuple[Any, ...],
+        fit: Callable[..., bool],
+        modes: Comparison,
+        /,
+    ) -> Form: ...
+    def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> tuple[Any, ...] | None:
+        """Return a call's inputs, positional ones first, if they have this form in these modes; else None."""
+
+    def takes(self, leaves: tuple[Any, ...] | list[Any], /) -> bool:
+        """Return whether these leaves have this form in these modes."""
+
 class Guard:
     """A function, and another one that gets the error that it raises and returns the answer in its place."""
 
     def __new__(cls, check: Callable[[Any], bool], on_error: Callable[[BaseException], bool], /) -> Guard: ...
     def __call__(self, scope: Any, /) -> bool:
         """Return the answer of one of the two."""
-
-def have_no_attributes(values: tuple[Any, ...], /) -> bool:
-    """Return whether no object in a tuple has attributes of its own."""

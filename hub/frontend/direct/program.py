@@ -23,8 +23,9 @@ from hub.capture.frames import captured_for_hub
 from hub.config.options import resolve
 from hub.errors import FreezeError, text_of, warn_user
 from hub.frontend.checking import check_names
-from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, Inputs, keep_newest
+from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, keep_newest
 from hub.frontend.direct.general import General, apart, generated, is_known
+from hub.frontend.direct.inputs import Inputs
 from hub.frontend.direct.modes import Modes, are_plain, is_for_eager, saves_by_hooks
 from hub.frontend.direct.reads import Step, Unwatched, find
 from hub.frontend.direct.recorder import Capture, Captures, Recorder, Seen
@@ -133,6 +134,10 @@ class Program:
         """Held while calls of graphs are recorded: a graph has only one observer."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run one call, as `call` does."""
+        return self.call(args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run one call. Skip Dynamo if a call of this form went through it and nothing has changed since."""
         armed = self._armed
         if armed is not None and (found := armed.watch.compare()) != CHANGED:

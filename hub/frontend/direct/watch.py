@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from hub.frontend.direct.reads import MISSING, Reads
-from hub.torch_private import TensorGuards, tensor_handles
+from hub.torch_private import tensor_handles
 
 if TYPE_CHECKING:
-    from hub.frontend.direct.native import Comparison, Stamps
+    from hub.frontend.direct.native import Comparison
 
 _LIBRARIES = Path(torch.__file__).parent / "lib"
 _FUNCTIONS = (
@@ -70,22 +70,21 @@ CHANGED, WRITTEN, SAME = range(3)
 class Watch:
     """A snapshot of what a program read, to compare with the present state."""
 
-    __slots__ = ("_comparison", "_stamps", "objects", "tensors")
+    __slots__ = ("_stamps", "compare", "objects", "tensors")
 
     def __init__(self, reads: Reads) -> None:
         self.tensors: tuple[torch.Tensor, ...] = tuple(reads.tensors.values())
         """The tensors that the program read: parameters, buffers and others."""
         self.objects = frozenset(reads.seen.keys() | reads.walked)
         """Identities of all objects that the program read. If a result contains one, it is not new in each call."""
-        self._comparison = _comparison(reads)
-        self._stamps = _stamps(self.tensors)
-
-    def compare(self) -> int:
+        self._stamps = native.Stamps(
+            self.tensors, tuple(tensor_handles(list(self.tensors))), _INTERFACE, _comparison(reads)
+        )
+        self.compare: Callable[[], int] = self._stamps.compare
         """Return CHANGED if a guard might fail, WRITTEN if only tensors' contents may have changed, else SAME.
 
         Contents are compared by PyTorch's version counters and by address.
         """
-        return self._stamps.compare() if self._comparison.holds() else CHANGED
 
     def renew(self) -> None:
         """Accept the present contents of tensors as the expected ones."""
@@ -98,24 +97,6 @@ class Watch:
         It changes together with the stamps: between the two, another thread could take old contents for the present ones.
         """
         return self._stamps.n_renewals
-
-
-def forms_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Return a check whether tensors have the forms of these: types, sizes, strides, devices, `requires_grad`.
-
-    The check fails also if one tensor is passed twice.
-    """
-    sizes, strides = [list(tensor.shape) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
-    return cast("Any", TensorGuards)(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-
-
-have_no_attributes: Callable[[tuple[Any, ...]], bool] = native.have_no_attributes if native else bool
-"""Return whether no tensor has attributes of its own: Dynamo reads those that `torch._dynamo.mark_dynamic` sets."""
-
-
-def _stamps(tensors: tuple[torch.Tensor, ...]) -> Stamps:
-    handles = tensor_handles(list(tensors))
-    return native.Stamps(tensors, tuple(handles), _INTERFACE)
 
 
 def _comparison(reads: Reads) -> Comparison:
