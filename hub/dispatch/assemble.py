@@ -135,17 +135,25 @@ def uses_openmp(executable: Callable[..., Any]) -> bool:
 def _watched(
     namespace: dict[str, Any], item: Loaded, shadow: Shadow | None, sizes: Sizes | None
 ) -> Callable[..., Sequence[Any]]:
-    if shadow is not None:
-        return _shadowed(item, shadow)
+    executable = _sized(namespace, item, sizes)
+    return executable if shadow is None else _shadowed(item, executable, shadow)
+
+
+def _sized(namespace: dict[str, Any], item: Loaded, sizes: Sizes | None) -> Callable[..., Sequence[Any]]:
     if sizes is None or item.standing.is_sure_of_sizes or not has_sizes(item.cluster):
         return item.executable
     name = item.cluster.name
 
     def trusted() -> None:
-        if namespace[name] is watched:
+        callee = namespace[name]
+        if callee is watched:
             namespace[name] = item.executable
-            if sizes.trusted is not None:
-                sizes.trusted(name)
+        elif isinstance(callee, Shadowed) and callee.executable is watched:
+            callee.executable = item.executable
+        else:  # it failed
+            return
+        if sizes.trusted is not None:
+            sizes.trusted(name)
 
     watched = NewSizes(item.cluster, item.backend, item.executable, accuracy=sizes.accuracy, trusted=trusted)
     return watched
@@ -162,16 +170,17 @@ def fail_from_now_on(run: Run, name: str, error: BaseException) -> None:
 
 def trust_sizes(run: Run, name: str) -> None:
     """Let a running plan's executable run all sizes: enough combinations of them were right elsewhere."""
-    watched = run.__globals__.get(name)
+    callee = run.__globals__.get(name)
+    watched = callee.executable if isinstance(callee, Shadowed) else callee
     if isinstance(watched, NewSizes):
         watched.trust()
 
 
-def _shadowed(item: Loaded, shadow: Shadow) -> Shadowed:
+def _shadowed(item: Loaded, executable: Callable[..., Sequence[Any]], shadow: Shadow) -> Shadowed:
     return Shadowed(
         item.cluster,
         item.backend,
-        item.executable,
+        executable,
         share=shadow.share,
         accuracy=shadow.accuracy,
         report=shadow.report,

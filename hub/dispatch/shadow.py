@@ -42,7 +42,7 @@ class Shadowed:
     makes the same calls checks the same ones.
     """
 
-    __slots__ = ("_chance", "_drift", "_earlier", "_executable", "_judge", "_lock", "_report", "_share")
+    __slots__ = ("_chance", "_drift", "_earlier", "_judge", "_lock", "_report", "_share", "executable")
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Shadowed:
         report: ReportDrift | None,
     ) -> None:
         self._judge = Judge.of(cluster, backend, accuracy)
-        self._executable, self._share, self._report = executable, share, report
+        self.executable, self._share, self._report = executable, share, report
         self._chance = random.Random(cluster.name)
         self._drift = Drift(n_checked=0, worst=0.0)
         self._earlier: tuple[torch.Tensor, ...] = ()
@@ -65,21 +65,21 @@ class Shadowed:
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
         """Run one call. If it is wrong, restore inputs and weights and raise ContractError or AccuracyError."""
         if self._drift.n_checked and self._chance.random() >= self._share:
-            return self._executable(*inputs)
+            return self.executable(*inputs)
         return self._checked(inputs)
 
     def _checked(self, inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
         given = _Given(self._judge.cluster, inputs)
         try:
             with _state_kept(self._judge):
-                outputs = tuple(self._executable(*inputs))
+                outputs = tuple(self.executable(*inputs))
         except BaseException as error:
-            written = given.restore(self._executable) if given.has_changed else ""
+            written = given.restore(self.executable) if given.has_changed else ""
             if written and isinstance(error, InputRefused):  # it would keep refusing, and writing
                 raise self._judge.broken(written) from error
             raise
         if given.has_changed:
-            if written := given.restore(self._executable):  # before eager reads it
+            if written := given.restore(self.executable):  # before eager reads it
                 raise self._judge.broken(written)
             return outputs  # another thread wrote to the inputs or weights: there is nothing to compare with
         reference = Reference(self._judge.cluster, inputs)

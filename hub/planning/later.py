@@ -17,13 +17,15 @@ from typing import Any
 
 from hub.config.options import Options
 from hub.dispatch.check_new_sizes import N_TRUSTED
-from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
+from hub.errors import AccuracyError, CompileError, ContractError, RunError, WorkerError
 from hub.planning.chore import Chore
+from hub.planning.failures import reason_of
 from hub.process.children import FROM_OUTSIDE
 from hub.process.family import end_family
 from hub.process.forks import freed_in_forks, in_forks
 from hub.process.modes import Modes
 from hub.process.working import Worked
+from hub.verification.endurance import MIN_CALLS
 from hub.verification.inputs import DRAWN_SIZES
 from hub.verification.standing import Standing
 from hub.workers.candidate import Candidate
@@ -75,7 +77,7 @@ class Outcome:
     n_calls: int = 0
     n_sizes: int = 0
     """Number of size combinations at which it matches eager."""
-    failure: PluginError | None = None
+    failure: AccuracyError | ContractError | RunError | None = None
     """Reason why it must not serve any more."""
     problem: str = ""
     """Reason why some or all checks could not run; it counts against no backend."""
@@ -98,7 +100,7 @@ class Outcome:
         return Standing(
             untried,
             before.differs or bool(self.differences),
-            self.text,
+            "" if self.problem else self.text,  # another process may not have the problem, and verifies the rest
             before.is_sure_of_sizes or self.is_sure_of_sizes,
         )
 
@@ -110,10 +112,14 @@ class Outcome:
             f"verified after the first answer: {kinds}" if kinds else "",
             *(f"found after the first answer, calls are guarded: {text}" for text in self.differences),
             f"right at {self.n_sizes} combinations of sizes" if self.n_sizes else "",
-            f"{self.n_calls} calls in a row change nothing and leave nothing behind" if self.n_calls else "",
+            f"{self.n_calls} calls in a row {_endured(self.n_calls)}" if self.n_calls else "",
             f"could not be verified after the first answer: {self.problem}" if self.problem else "",
         )
         return "; ".join(filter(None, parts))
+
+
+def _endured(n_calls: int) -> str:
+    return "change nothing and leave nothing behind" if n_calls > MIN_CALLS else "change nothing"
 
 
 class Later(Chore):
@@ -162,16 +168,18 @@ class Later(Chore):
                 if not self._ask("prepare_kind", kind=kind):
                     continue
                 text = self._ask("compare_kind", is_plugins=True, name=name, backend=backend, kind=kind)
-                (differences if text else tried).append(text or kind)
+                if text is not None:
+                    (differences if text else tried).append(text or kind)
             n_calls = self._ask("endure", is_plugins=True, name=name, backend=backend)
             n_sizes = 0 if candidate.report.standing.is_sure_of_sizes else self._tried_sizes(name, backend)
             return Outcome(candidate, tuple(tried), tuple(differences), n_calls, n_sizes)
         except _VERDICTS as error:
+            if error.is_device_full:  # by others, too
+                return Outcome(candidate, tuple(tried), tuple(differences), problem=reason_of(error))
             error.backend, error.cluster = error.backend or backend, error.cluster or name
             return Outcome(candidate, tuple(tried), tuple(differences), failure=error)
         except Exception as error:  # noqa: BLE001 - an error of the hub's own must not count against a backend either
-            reason = error.message if isinstance(error, PluginError) else text_of(error)
-            return Outcome(candidate, tuple(tried), tuple(differences), problem=reason.splitlines()[0])
+            return Outcome(candidate, tuple(tried), tuple(differences), problem=reason_of(error))
 
     def _tried_sizes(self, name: str, backend: str) -> int:
         """Return at how many combinations of sizes it matches eager; 0 if it accepts one combination only."""
@@ -180,8 +188,8 @@ class Later(Chore):
             if n_right >= N_TRUSTED or (n_right == 0 and n_asked >= MAX_REFUSED):
                 break
             if self._ask("prepare_kind", kind=kind.name):
-                self._ask("compare_kind", is_plugins=True, name=name, backend=backend, kind=kind.name)
-                n_right += 1
+                text = self._ask("compare_kind", is_plugins=True, name=name, backend=backend, kind=kind.name)
+                n_right += text == ""
         return n_right
 
     def _start_worker(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from hub.process.leftovers import MANY_LEFT, leftovers, more
 from hub.process.state import kept_state
 from hub.report.numbers import megabytes
-from hub.verification.compare import Snapshot, check_inputs, check_untouched, real_error
+from hub.verification.compare import Snapshot, check_inputs, check_untouched
 from hub.verification.inputs import DRAWN_SIZES, KINDS, Kind
 from hub.verification.reference import Reference
 from hub.verification.verify import Trial
@@ -20,7 +20,7 @@ ENDURANCE_S = 2.0
 """Seconds after which fewer calls suffice, for slow clusters."""
 LEAK_BYTES = 64 << 20
 """Bytes that the second half of the calls may add: allocators keep memory in pieces of some megabytes."""
-_MIN_CALLS = 20
+MIN_CALLS = 20
 """Calls before which memory is not compared: the first ones allocate what later calls use again."""
 MAX_SLOW_S = 20.0
 """Seconds after which two calls suffice: a cluster may take seconds a call, and its worker's patience ends."""
@@ -39,13 +39,18 @@ class Leisure:
         self._reference = self._trial.reference_of(_kind(name))
         return self._reference is not None
 
-    def compare(self, name: str) -> str:
-        """Run the executable on the prepared inputs. Return what differs on unusual inputs, or ""."""
+    def compare(self, name: str) -> str | None:
+        """Run the executable on the prepared inputs. Return what differs on unusual inputs, "" if nothing does.
+
+        Return None if there was nothing to compare: the executable refused the inputs, or its settings cut values off.
+        """
         reference, self._reference = self._reference, None
         assert reference is not None, "only what was prepared is compared"
-        n_before = len(self._trial.differences)
-        self._trial.compare(_kind(name), reference)
-        return "".join(self._trial.differences[n_before:])
+        trial, kind = self._trial, _kind(name)
+        n_differences, n_agreed = len(trial.differences), len(trial.agreed)
+        trial.compare(kind, reference)
+        differences = trial.differences[n_differences:]
+        return "".join(differences) if differences or len(trial.agreed) > n_agreed else None
 
     def endure(self) -> int:
         """Make many calls on the real inputs and return how many.
@@ -61,8 +66,8 @@ class Leisure:
             while n_calls < N_CALLS and time.monotonic() < _end_s(start_s, n_calls):
                 outputs = tuple(trial.executable(*trial.inputs))
                 n_calls += 1
-                half_bytes = _own_bytes() if n_calls in (_MIN_CALLS, N_CALLS // 2) else half_bytes
-        added = _own_bytes() - half_bytes if n_calls >= _MIN_CALLS else 0
+                half_bytes = _own_bytes() if n_calls in (MIN_CALLS, N_CALLS // 2) else half_bytes
+        added = _own_bytes() - half_bytes if n_calls >= MIN_CALLS else 0
         if changed:
             raise trial.judge.broken(f"{n_calls} calls of it changed {', '.join(changed)}")
         if left := more(before, MANY_LEFT):
@@ -71,7 +76,7 @@ class Leisure:
             raise trial.judge.broken(f"{n_calls} calls of it take {megabytes(added)} of memory, and do not give it back")
         check_inputs(trial.judge, snapshot)
         check_untouched(trial.judge, trial.outputs, copies)
-        real_error(trial.judge, outputs, trial.reference, f"the real inputs, call {n_calls}")
+        trial.check_real(outputs, f"the real inputs, call {n_calls}")
         return n_calls
 
 
@@ -79,7 +84,7 @@ def _end_s(start_s: float, n_calls: int) -> float:
     """Return until when another call is made after so many."""
     if n_calls < 2:
         return math.inf
-    return start_s + (MAX_SLOW_S if n_calls < _MIN_CALLS else ENDURANCE_S)
+    return start_s + (MAX_SLOW_S if n_calls < MIN_CALLS else ENDURANCE_S)
 
 
 def _kind(name: str) -> Kind:

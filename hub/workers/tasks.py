@@ -383,9 +383,9 @@ def verify_at_leisure(candidate: Candidate) -> None:
     """Prepare a cluster for the checks that run after the first answer."""
     cluster = _cut(candidate.name, candidate.group.nodes)
     prepare(cluster.input_names)
-    _state.leisure = leisure_of(
-        cluster, candidate.backend, candidate.settings, candidate.saved_in, _inputs(cluster), _state.registry
-    )
+    inputs, saved_in = _inputs(cluster), candidate.saved_in
+    with _enough_memory():
+        _state.leisure = leisure_of(cluster, candidate.backend, candidate.settings, saved_in, inputs, _state.registry)
 
 
 def prepare_kind(kind: str) -> bool:
@@ -393,8 +393,8 @@ def prepare_kind(kind: str) -> bool:
     return _leisure().prepare(kind)
 
 
-def compare_kind(name: str, backend: str, kind: str) -> str:
-    """Compare the executable with eager on the prepared inputs. Return what differs on unusual inputs, or ""."""
+def compare_kind(name: str, backend: str, kind: str) -> str | None:
+    """Compare the executable with eager on the prepared inputs. Return as `Leisure.compare` does."""
     with _enough_memory(), running(backend, name):
         return _leisure().compare(kind)
 

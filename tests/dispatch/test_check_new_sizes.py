@@ -14,6 +14,7 @@ from torch import nn
 import hub
 from hub.dispatch import check_new_sizes
 from hub.dispatch.check_new_sizes import N_TRUSTED, NewSizes
+from hub.dispatch.shadow import Shadowed
 from hub.errors import AccuracyError, HubWarning
 from hub.frontend.ownership import graphs_of
 from hub.verification.inputs import N_DRAWN, _size_drawn
@@ -172,6 +173,39 @@ def test_a_size_that_is_wrong_is_found_beside_the_model(stretchy: Callable[..., 
         for rows in (17, 5, 21):
             call(model, run, rows)
     assert [event.kind for event in hub.plans(run)[-1].events if event.kind != "note"][:1] == ["fallback"]
+
+
+def test_sizes_that_are_refused_earn_no_trust(stretchy: Callable[..., Path]) -> None:
+    """Only results that were compared count: the first call with a size that it takes is still checked."""
+    refusal = "from hub.plugin import InputRefused; raise InputRefused('too small')"
+    stretchy(f"pass\n        if 40 >= sizes[0] != 5: {refusal}\n        if sizes[0] > 40: outputs[0].view(-1)[0] += 0.01")
+    model = OneCluster().eval()
+    run = served(model)
+    assert "combinations of sizes" not in "\n".join(event.message for event in hub.plans(run)[-1].events)
+    for rows in (100, 101):
+        call(model, run, rows)
+    assert "fallback" in [event.kind for event in hub.plans(run)[-1].events]
+
+
+def test_shadow_mode_leaves_no_size_unchecked(stretchy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new combination of sizes is compared, whatever share of the calls is; what is trusted is not."""
+    stretchy()
+    model = OneCluster().eval()
+    run = compiled(model, shadow=1e-9)
+    call(model, run, 5)
+    assert runs_in_eager(model, run, 6, monkeypatch)
+    call(model, run, BAD[0])
+    assert "fallback" in [event.kind for event in hub.plans(run)[-1].events]
+    torch._dynamo.reset()
+    run = compiled(nn.Sequential(OneCluster(), nn.Tanh()).eval(), shadow=1e-9)
+    with torch.no_grad():
+        for rows in (5, *range(30, 30 + N_TRUSTED)):
+            run(torch.randn(rows, 8))
+    (graph,) = graphs_of(run)
+    assert graph._bindings.current is not None
+    watched = graph._bindings.current.run.__globals__["c0"]
+    assert isinstance(watched, Shadowed)
+    assert not isinstance(watched.executable, NewSizes)
 
 
 def test_what_eager_raises_at_a_new_size_is_raised(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:

@@ -196,6 +196,26 @@ def test_it_is_done_once(install: Install) -> None:
     assert not works_of(again)
 
 
+def test_a_lack_of_memory_is_no_verdict(install: Install, tmp_path: Path) -> None:
+    """Others used the memory: the executable stays, and the next process verifies it."""
+    full = tmp_path / "full"
+    install(f"if Path({str(full)!r}).exists() and os.getpid() != {os.getpid()}: raise MemoryError('no room')")
+    model = OneCluster().eval()
+    with planning():
+        run = compiled(model)
+        full.touch()
+    assert hub.wait(run, WAIT_S)
+    assert "could not be verified after the first answer" in notes(run)
+    assert "no room" in notes(run)
+    assert hub.plans(run)[-1].backends == ("tardy",)
+    assert is_guarded(run)
+    full.unlink()
+    again = compiled(model)
+    assert hub.wait(again, WAIT_S)
+    assert "verified after the first answer: NaN" in notes(again)
+    assert not is_guarded(again)
+
+
 def test_strict_models_raise(install: Install) -> None:
     """With strict=True the next call raises what was found."""
     install(FAULTS["differs on usual inputs"])
