@@ -16,7 +16,7 @@ from hub.plugin.canonical import as_bytes
 from hub.plugin.graph import Cluster
 from hub.plugin.table import dtype_name
 from hub.torch_private import set_version_counters
-from hub.verification.copies import compact_copy
+from hub.verification.copies import compact_copy, write_back
 from hub.verification.parts import parts_of
 from hub.verification.reference import MANY_NUDGES, Outputs, Reference
 from hub.verification.tolerance import EAGER_FACTOR, Tolerance
@@ -76,7 +76,7 @@ class Snapshot:
         with torch.no_grad():
             for position in positions:
                 value, version = self.values[position], self._versions[position]
-                value.copy_(self._kept[position])
+                write_back(value, self._kept[position])
                 if version is not None:
                     # Otherwise autograd would refuse to go back through an input that it has saved, and executables would
                     # be rebuilt.
@@ -100,7 +100,7 @@ class Snapshot:
             found &= {*copies.written(), *(position for position in self.written() if position in newest)}
         with torch.no_grad():
             for position in newest.keys() - found:
-                self.values[position].copy_(newest[position])
+                write_back(self.values[position], newest[position])
         return tuple(sorted(found))
 
 

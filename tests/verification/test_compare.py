@@ -11,7 +11,7 @@ from torch import nn
 from hub.errors import AccuracyError
 from hub.plugin.graph import Cluster
 from hub.testing.single import whole_cluster
-from hub.verification.compare import Judge, check_values, real_error
+from hub.verification.compare import Judge, Snapshot, check_values, real_error
 from hub.verification.reference import MANY_NUDGES, Reference
 
 LARGEST = torch.finfo(torch.float32).max
@@ -293,3 +293,18 @@ def test_a_granted_error_is_one_of_the_results_on_real_inputs() -> None:
     with pytest.raises(AccuracyError):
         compared_strictly(cluster, x, right * 1.5, accuracy=0.01)
     compared(cluster, x, right)
+
+
+@pytest.mark.parametrize("expanded", ["first", "last", "none"])
+def test_writes_to_an_expanded_input_are_undone(expanded: str) -> None:
+    """Its elements share memory, which PyTorch does not write to at once; other inputs stay as they are."""
+    plain = torch.arange(12.0).reshape(3, 4)
+    value = {"first": plain[:1].expand(3, 4), "last": plain[:, :1].expand(3, 4), "none": plain.t()}[expanded]
+    was, kept = value.clone(), Snapshot((value, 1))
+    version = value._version
+    value.detach().as_strided((2,), (1,), value.storage_offset()).add_(1)
+    assert kept.written() == (0,)
+    kept.restore((0,))
+    assert torch.equal(value, was)
+    assert value._version == version
+    assert kept.written() == ()
