@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from hub.cli.app import app
 from hub.errors import HubWarning, RunError
 from hub.plan import DecidedBy
 from hub.planning import make
+from hub.process.modes import modes
 
 PLUGIN = """
 from pathlib import Path
@@ -234,12 +236,15 @@ def test_other_weights_of_the_same_structure_are_left_out_as_well(install: Insta
 
 
 def test_forgetting_or_renewing_lets_it_try_again(install: Install) -> None:
-    """The old failure is listed with its stage; `hub cache forget` clears it, and `renew` ignores it."""
+    """The old failure is listed with its stage; `hub cache forget` clears it, and so does `renew` if it is right now."""
     fickle, model = install(), Net().eval()
     failed_once(fickle, model)
-    run = compiled(model, renew=True)
-    call(model, run)
-    assert hub.plans(run)[-1].backends == ("fickle",)
+    for options in ({"renew": True}, {}):  # what is decided anew is used
+        run = compiled(model, **options)
+        call(model, run)
+        assert hub.plans(run)[-1].backends == ("fickle",)
+    torch._dynamo.reset()
+    failed_once(fickle, model)
     stays_away(fickle, model, compiled(model))
     listed = CliRunner().invoke(app, ["cache", "ls"]).stdout
     assert any(line.split()[:2] == ["fickle", "serve"] for line in listed.splitlines())
@@ -247,6 +252,15 @@ def test_forgetting_or_renewing_lets_it_try_again(install: Install) -> None:
     run = compiled(model)
     call(model, run)
     assert hub.plans(run)[-1].backends == ("fickle",)
+
+
+def test_a_failure_counts_whether_or_not_mkl_was_told_a_count(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That changes times, and no numbers."""
+    fickle, model = install(), Net().eval()
+    failed_once(fickle, model)
+    monkeypatch.setattr("hub.process.modes.is_told", lambda: True)
+    assert modes().is_mkl_told
+    stays_away(fickle, model, compiled(model))
 
 
 def test_nothing_is_remembered_where_failures_are_errors(install: Install) -> None:
@@ -325,6 +339,15 @@ def test_the_next_process_leaves_it_out(saveable: bool, install: Install, tmp_pa
     CliRunner().invoke(app, ["cache", "forget"])
     assert "backends fickle\n" in process(tmp_path)
     assert fickle.n_calls > before
+
+
+def test_a_tuned_plan_that_has_failed_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan that a later process decided on is replayed by those after it; one that was asked for stays."""
+    context, failed, good = MagicMock(), MagicMock(), MagicMock()
+    monkeypatch.setattr(make, "_has_failed_since", lambda _, decision: decision is failed)
+    assert make._standing(context, [failed, good], is_asked_for=False) is good
+    assert make._standing(context, [failed], is_asked_for=False) is None
+    assert make._standing(context, [failed, good], is_asked_for=True) is failed
 
 
 def test_a_kept_plan_with_what_has_failed_since_is_decided_again(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:

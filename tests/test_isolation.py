@@ -330,15 +330,19 @@ def test_changed_state_is_named(install_plugin: Callable[[str, str], None], tmp_
     assert any("the environment" in event.message for event in plan.events if event.backend == "frail")
 
 
+TWICE = "value.mul_(2)"
+REVERSED = "value.detach().numpy().__setitem__(..., value.detach().flip(0).numpy())"  # PyTorch counts no such write
+
+
 @pytest.mark.parametrize("saveable", [True, False])
-@pytest.mark.parametrize("stage", ["compile", "run"])
+@pytest.mark.parametrize(("stage", "write"), [("compile", TWICE), ("run", TWICE), ("compile", REVERSED)])
 def test_weights_are_not_to_be_written(
-    stage: str, saveable: bool, install_plugin: Callable[[str, str], None], tmp_path: Path
+    stage: str, write: str, saveable: bool, install_plugin: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     """Eager with changed weights would agree with the plugin: it is rejected, and the user's weights are restored."""
     source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=saveable)
     holder = "cluster" if stage == "compile" else "self.cluster"
-    act = f'note("{stage}"); [value.mul_(2) for value in {holder}.constants.values()]'
+    act = f'note("{stage}"); [{write} for value in {holder}.constants.values()]'
     source = source.replace("self.module = cluster.module", "self.module = cluster.module; self.cluster = cluster")
     install_plugin("frail", source.replace(f'note("{stage}")', act))
     module = model()

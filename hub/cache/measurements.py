@@ -226,6 +226,11 @@ class Measurements:
         values = () if backend is None else (backend,)
         return self._attempt(lambda connection: connection.execute(query, values).rowcount, 0)
 
+    def forget_subjects(self, subjects: Iterable[Subject]) -> None:
+        """Forget the failures of these subjects."""
+        keys = [(subject.key,) for subject in subjects]
+        self._attempt(lambda connection: connection.executemany("DELETE FROM failures WHERE key = ?", keys).rowcount, 0)
+
     def clear(self) -> int:
         """Remove every row of every table; return how many."""
         return sum(

@@ -211,7 +211,7 @@ class Builder:
         self._note(report.unsaved, Stage.COMPILE, candidate)
         untried = f"not verified yet, for lack of time: {', '.join(standing.untried)}" if standing.untried else ""
         self._note(standing.later or untried, Stage.LATER, candidate)
-        subject = self.context.subject(candidate.group, candidate.settings)
+        subject = self.context.failure_subject(candidate.group, candidate.settings)
         self.served[candidate.name] = replace(candidate, report=report, subject=subject)
         return built.loaded
 

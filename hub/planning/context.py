@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hub.cache.keys import artifact_parts, available_cores, digest_of
@@ -116,7 +116,7 @@ class PlanningContext:
         return self.structures[found.nodes]
 
     def subject(self, found: Group, settings: CompileSettings) -> Subject:
-        """Return the key under which measurements and failures of a cluster are stored."""
+        """Return the key under which measurements of a cluster are stored."""
         return Subject(
             structure=self.structure(found),
             backend=found.backend,
@@ -128,6 +128,10 @@ class PlanningContext:
             accuracy=settings.accuracy,
             modes=modes_digest(self.modes),
         )
+
+    def failure_subject(self, found: Group, settings: CompileSettings) -> Subject:
+        """Return the key under which failures of a cluster are stored, without the modes that change times alone."""
+        return replace(self.subject(found, settings), modes=digest_of(self.modes.numeric_parts))
 
     def _versions(self, backend: str) -> str:
         if backend not in self.versions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
 from hub.cache.artifacts import discard_artifact
@@ -43,7 +43,7 @@ def known_failure(context: PlanningContext, candidate: Candidate) -> PluginError
     """
     if context.options.strict or context.options.renew:
         return None
-    subject = context.subject(candidate.group, candidate.settings)
+    subject = context.failure_subject(candidate.group, candidate.settings)
     failures = context.measurements.find_failures((subject, _under_limits(context, subject)))
     return next((_error_of(failure, candidate.group) for failure in failures.values()), None)
 
@@ -58,9 +58,14 @@ def failure_in_service(context: PlanningContext, candidate: Candidate) -> Plugin
         return RunError(f"it failed while it served: {context.demoted[found]}", backend=found.backend)
     if context.options.strict or context.options.renew:
         return None
-    subject = context.subject(found, candidate.settings)
+    subject = context.failure_subject(found, candidate.settings)
     failure = context.measurements.find_failures((subject,)).get(subject)
     return None if failure is None or failure.stage is not Stage.SERVE else _error_of(failure, found)
+
+
+def forget_failures(context: PlanningContext, candidates: Iterable[Candidate]) -> None:
+    """Forget the failures of candidates that were tried again, as the user asked, and were right."""
+    context.measurements.forget_subjects(context.failure_subject(one.group, one.settings) for one in candidates)
 
 
 def _error_of(failure: Failure, found: Group) -> PluginError:
@@ -83,7 +88,7 @@ def remember_failure(context: PlanningContext, candidate: Candidate) -> None:
     discard_artifact(candidate.folder or context.folder(found, settings), is_damaged=False)
     if error.is_device_full:
         return
-    subject, reason = context.subject(found, settings), reason_of(error)
+    subject, reason = context.failure_subject(found, settings), reason_of(error)
     if isinstance(error, WorkerDied) and error.was_ended_from_outside:
         first = _killed_once(subject)
         if not context.measurements.find_failures((first,)):

@@ -29,7 +29,7 @@ from hub.planning.context import PlanningContext, limits_of
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
 from hub.planning.explanations import explained
-from hub.planning.failures import failure_in_service
+from hub.planning.failures import failure_in_service, forget_failures
 from hub.planning.later import Later, planning
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.plugin.graph import Graph
@@ -145,13 +145,14 @@ class Maker:
         with self._store() as (store, problem), self._session(values, plan, is_dry=True) as session:
             if problem:
                 return True
-            decision = self._kept(plan) or self._replayed(self._found(store))
+            earlier = self._earlier(plan, store)
             self._early_notes = _cache_notes(store)
-            if decision is None or self.without_failed(decision.kept) is None:
+            if not earlier:
                 return False
             context, _ = self._context(store, session)
             with contextlib.closing(context.measurements):
-                if plan is None and _has_failed_since(context, decision):
+                decision = _standing(context, earlier, is_asked_for=plan is not None)
+                if decision is None or self.without_failed(decision.kept) is None:
                     return False
                 saving = (group for group in decision.assignment.groups if (context.artifacts / group.backend).is_dir())
                 return all(context.folder(group, decision.settings).is_dir() for group in saving)
@@ -181,15 +182,15 @@ class Maker:
         """Return what runs, and whether its plan should be kept for other processes."""
         asked = self._asked_for(plan, context)
         context = replace(context, options=self.options, threads=self.threads)
-        kept = self._kept(asked) or self._replayed(self._found(store))
+        kept = _standing(context, self._earlier(asked, store), is_asked_for=asked is not None)
         events = (*events, *_cache_notes(store))
-        if asked is None and kept is not None and _has_failed_since(context, kept):
-            kept = None  # without that cluster another plan may be the fastest
         if kept is not None and not self.options.strict:
             return self._build_until_it_runs(context, store, None, kept, events), False
         verdicts = self._verdicts(context) if self.options.strict else self._unasked()
         decision = kept or _decided(context, verdicts, may_measure=asked is None)
         made = self._build_until_it_runs(context, store, verdicts, decision, events)
+        if self.options.renew:
+            forget_failures(context, made.served.values())
         return made, asked is None and is_lasting(made.plan)
 
     def _unasked(self) -> Verdicts:
@@ -216,7 +217,7 @@ class Maker:
     def _predicted(self, context: PlanningContext, store: Store, events: tuple[Event, ...]) -> Plan:
         if (asked := self._asked_for(None, context)) is not None:
             return asked
-        kept = self._found(store, or_provisional=True)
+        kept = next(iter(self._found(store, or_provisional=True)), None)
         if kept is not None and fits(kept, self.graph):
             return kept
         verdicts = self._verdicts(context)
@@ -275,8 +276,8 @@ class Maker:
                 store, problem = Store(stack.enter_context(scratch("cache"))), str(error)
             yield store, problem
 
-    def _found(self, store: Store, *, or_provisional: bool = False) -> Plan | None:
-        """Return the cached plan of an equal graph; a plan made with `tune="full"` also serves requests for less.
+    def _found(self, store: Store, *, or_provisional: bool = False) -> Sequence[Plan]:
+        """Return the cached plans of an equal graph, best first; one made with `tune="full"` also serves requests for less.
 
         A provisional plan is decided again by who asks for its effort, and then for good: the machine may always be busy.
         """
@@ -285,8 +286,8 @@ class Maker:
         stale = {effort for effort, plan in plans.items() if plan.is_provisional and effort == self.options.tune}
         self._has_provisional = bool(stale)
         if self.options.renew:
-            return None
-        return next((plan for effort, plan in plans.items() if or_provisional or effort not in stale), None)
+            return ()
+        return [plan for effort, plan in plans.items() if or_provisional or effort not in stale]
 
     def _key(self, effort: str) -> str:
         bidders = [entry for name, entry in self.registry.entries.items() if self._may_bid(name)]
@@ -306,8 +307,10 @@ class Maker:
         assignment = Assignment(" + ".join(names) or EAGER, groups)
         return Decision(assignment, plan.decided_by, settings_of(plan), kept=plan)
 
-    def _replayed(self, plan: Plan | None) -> Decision | None:
-        return self._kept(None if plan is None else plan.model_copy(update={"decided_by": DecidedBy.REPLAYED}))
+    def _earlier(self, plan: Plan | None, store: Store) -> Sequence[Decision]:
+        """Return the decisions for a given plan and for the cached ones, best first, without those that do not fit."""
+        cached = [one.model_copy(update={"decided_by": DecidedBy.REPLAYED}) for one in self._found(store)]
+        return [found for found in map(self._kept, (plan, *cached)) if found is not None]
 
     def _build_until_it_runs(
         self,
@@ -385,6 +388,14 @@ class Maker:
             )
 
 
+def _standing(context: PlanningContext, earlier: Sequence[Decision], *, is_asked_for: bool) -> Decision | None:
+    """Return the first of earlier decisions whose clusters have not failed since; if it was asked for, they may have.
+
+    Without a cluster that has failed, another plan may be the fastest.
+    """
+    return next((found for found in earlier if is_asked_for or not _has_failed_since(context, found)), None)
+
+
 def _has_failed_since(context: PlanningContext, decision: Decision) -> bool:
     """Return whether a cluster of a plan has failed while it served in another process, after the plan was made."""
     settings = decision.settings
@@ -424,13 +435,15 @@ def _no_cache(problem: str) -> tuple[Event, ...]:
 def is_lasting(plan: Plan) -> bool:
     """Return whether a later process would decide the same.
 
-    A failure in a plan that was not measured may be temporary; so is an accelerator whose memory was full.
+    A failure in a plan that was not measured may be temporary; so is an accelerator whose memory was full. An executable
+    that refuses the first inputs, because of NaN in them, may take others.
     """
     if any(event.is_device_full for event in plan.events):
         return False
     if plan.decided_by is DecidedBy.MEASURED_PLANS:
         return True
-    return plan.decided_by in _KEPT and not any(event.kind in TROUBLE for event in plan.events)
+    refusals = (event.kind is EventKind.REFUSED and event.stage is Stage.RUN for event in plan.events)
+    return plan.decided_by in _KEPT and not any(event.kind in TROUBLE for event in plan.events) and not any(refusals)
 
 
 def _lasting_part(plan: Plan) -> Plan:

@@ -781,3 +781,23 @@ def test_errors_of_the_hub_are_raised(softmax: Case) -> None:
     """Whatever is found is one of the hub's errors, with the next step."""
     with pytest.raises(HubError, match="hint: "):
         once(softmax, lambda x: [x.softmax(-1) + 1])
+
+
+def test_a_difference_on_nan_among_the_real_inputs_is_guarded(softmax: Case) -> None:
+    """The first call decides nothing: a later process meets usual values, for which the executable is right."""
+    cluster, (x,) = softmax
+
+    def without_nan(values: torch.Tensor) -> list[torch.Tensor]:
+        return [cluster.module(values)[0].nan_to_num(0.0)]
+
+    holed = x.clone()
+    holed[0, 0] = float("nan")
+    verified = thoroughly((cluster, (holed,)), without_nan)
+    assert verified.is_finite_only
+    assert any("the real inputs" in note for note in verified.notes)
+    with pytest.raises(AccuracyError):
+        once((cluster, (holed,)), without_nan)
+    with pytest.raises(AccuracyError):  # nor is it right on usual values
+        thoroughly((cluster, (holed,)), lambda values: [without_nan(values)[0] + 0.01])
+    with pytest.raises(AccuracyError):
+        thoroughly((cluster, (x,)), lambda values: [without_nan(values)[0] + 0.01])
