@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hub.errors import PluginError, text_of
+from hub.errors import PluginError, WorkerError, text_of
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
@@ -60,7 +60,7 @@ def _measure_eager(context: PlanningContext, book: PriceBook, *, is_anew: bool =
         return
     try:
         book.keep_eager(context.workers.eager_prices())
-    except PluginError as error:
+    except (PluginError, WorkerError) as error:
         text = f"eager could not be timed: {error.message}"
         book.note([Event(kind=EventKind.NOTE, stage=Stage.ESTIMATE, message=text)])
 

@@ -105,3 +105,45 @@ def test_explain_gives_the_kept_plan(warm_cache: tuple[Path, dict[str, Any]]) ->
     """`hub.explain` returns what an earlier process proved."""
     cache, first = warm_cache
     assert process("explain", cache)["plan"]["clusters"] == first["plan"]["clusters"]
+
+
+OF_ITS_OWN = """
+import json, sys
+import torch
+import hub
+
+library = torch.library.Library("hub_of_main", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.second(torch.relu(torch.ops.hub_of_main.twice(self.first(x))))
+
+model, x = Net().eval(), torch.randn(8, 64)
+compiled = torch.compile(model, backend="hub", options={"tune": sys.argv[1], "background": False})
+with torch.no_grad():
+    torch.testing.assert_close(compiled(x), model(x))
+(plan,) = hub.plans(compiled)
+print(json.dumps([plan.backends, [event.message for event in plan.events]]))
+"""
+
+
+@pytest.mark.parametrize(("tune", "unmeasured"), [("off", "eager could not be timed"), ("fast", "could not measure")])
+def test_a_program_with_operators_of_its_own_is_planned_by_prices(tune: str, unmeasured: str, tmp_path: Path) -> None:
+    """No worker knows the operators of `__main__`, so nothing can be timed. The plan says so, and has backends."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OF_ITS_OWN, tune],
+        env={**os.environ, "HUB_CACHE_DIR": str(tmp_path), "HUB_PROGRESS": "off", "HUB_START": "wait"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    backends, messages = json.loads(done.stdout)
+    assert set(backends) > {"eager"}
+    (reason,) = [message for message in messages if message.startswith(unmeasured)]
+    assert "twice" in reason
