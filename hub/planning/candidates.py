@@ -51,6 +51,14 @@ class Candidates:
         """Return whether a cluster was compiled, or failed."""
         return (found, settings) in self._known
 
+    def is_kept(self, found: Group, settings: CompileSettings) -> bool:
+        """Return whether a cluster was compiled as a part of a plan, or failed: a plan need not compile it again.
+
+        As a piece it was compiled for its cost alone, and not saved, even if its backend can save.
+        """
+        known = self._known.get((found, settings))
+        return known is not None and not (known.failure is None and known.folder is None and known.report.may_be_saved)
+
     def is_ready(self, plan: CandidatePlan) -> bool:
         """Return whether every cluster of a plan was compiled."""
         return self.is_decided(plan) and all(candidate.failure is None for candidate in self.of(plan).values())
@@ -87,11 +95,13 @@ class Candidates:
     ) -> list[Candidate]:
         """Compile what was not compiled yet. Of equal candidates the first counts: pieces come last and are not saved.
 
+        A piece that a plan turns out to need is compiled again and saved: else the race and the user's process would do so.
         `concurrent` starts only if the others are not done after `alone_s` seconds; what never started is left out.
         """
         new: dict[Key, Candidate] = {}
         for candidate in (*candidates, *concurrent):
-            if candidate.key not in self._known:
+            is_done = self.is_known if candidate.folder is None else self.is_kept
+            if not is_done(*candidate.key):
                 new.setdefault(candidate.key, candidate)
         if not new:
             return []

@@ -401,7 +401,7 @@ class _Measuring:
         """Return whether what is left to compile of a plan is expected to be ready in time, compiled in sequence."""
         left_s: dict[str, float] = {}
         for found in plan.assignment.clusters:
-            if not self.candidates.is_known(found, plan.settings):
+            if not self.candidates.is_kept(found, plan.settings):
                 left_s[found.backend] = left_s.get(found.backend, 0.0) + self.book.compile_s(found, plan.settings)
         return all(now() + seconds <= self.clock.compile_until(backend) for backend, seconds in left_s.items())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import accumulate, combinations
@@ -125,6 +126,20 @@ def test_each_part_goes_to_the_backend_that_is_fast_at_it(
     plan = plan_of(kinds, tmp_path)
     assert [cluster.backend for cluster in plan.clusters] == backends
     assert plan.decided_by == "measured whole plans"
+
+
+def test_a_piece_that_becomes_a_part_of_a_plan_is_compiled_once_more(
+    install_plugin: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces are not saved. Once a mix needs one, it is compiled and saved: neither the race nor the user compiles it."""
+    monkeypatch.setattr(measure._Measuring, "_try_segments", lambda _: None)
+    log, start = tmp_path / "log", "def compile(self, cluster, settings):\n"
+    note = f"        open({str(log)!r}, 'a').write(f'{{settings}} {{[n.name for n in cluster.nodes]}} {{__name__}}\\n')\n"
+    for name, likes in LIKES.items():
+        install_plugin(name, PLUGIN.format(name=name, likes=likes).replace(start, start + note))
+    plan = plan_of((nn.GELU, nn.Tanh), tmp_path / "cache")
+    assert [cluster.backend for cluster in plan.clusters] == ["curved", "flat"]
+    assert max(Counter(log.read_text().splitlines()).values()) == 2
 
 
 @pytest.mark.parametrize(
