@@ -26,6 +26,7 @@ from hub.planning.pricebook import PriceBook
 from hub.planning.race import Proof, Race
 from hub.planning.segments import promises
 from hub.planning.steps import plain_names, steps_for
+from hub.plugin.cost import Cost
 from hub.pricing.roofline import settle_peaks
 from hub.process.phases import Work
 from hub.process.working import now
@@ -473,7 +474,7 @@ class _Measuring:
             assignment=winner.assignment,
             decided_by=DecidedBy.MEASURED_PLANS,
             settings=winner.settings,
-            costs=self.book.all_costs((*self.plans, *plans.values())),
+            costs=self._costs(winner, plans),
             predicted_s=self._predicted_s(winner),
             failures=self.book.failures,
             eager_s=self.book.eager_s(),
@@ -493,8 +494,21 @@ class _Measuring:
     def _for(self, decision: Decision, proof: Proof, plans: Mapping[str, CandidatePlan]) -> Decision:
         """Return the decision for another plan of the same race."""
         plan = plans[proof.winner.name]
-        predicted_s = self._predicted_s(plan)
-        return replace(decision, assignment=plan.assignment, settings=plan.settings, predicted_s=predicted_s, proof=proof)
+        return replace(
+            decision,
+            assignment=plan.assignment,
+            settings=plan.settings,
+            costs=self._costs(plan, plans),
+            predicted_s=self._predicted_s(plan),
+            proof=proof,
+        )
+
+    def _costs(self, chosen: CandidatePlan, plans: Mapping[str, CandidatePlan]) -> Mapping[Group, Cost]:
+        """Return the cost of every cluster under the settings of the chosen plan, if it has the cluster.
+
+        Those of the other variants count least: none of them was timed alone.
+        """
+        return self.book.all_costs((*plans.values(), *self.plans, chosen))
 
     def _untried_notes(self) -> Iterable[Event]:
         """Yield, for each backend that was not tried, a note with its expected time."""

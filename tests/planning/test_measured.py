@@ -349,6 +349,23 @@ def test_accelerators_are_tried_with_no_other_threads(
     assert not any("thread" in item.name or "busy-waiting" in item.name for item in full.contenders)
 
 
+def test_a_plan_shows_the_prices_of_its_own_settings(
+    two_backends: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variant for one thread has the same cluster, but was never timed alone: its guess is not the plan's price."""
+    monkeypatch.setattr(measure, "SMALL_S", 1.0)
+    torch.set_num_threads(2)
+    try:
+        plan = plan_for(layers(1), tmp_path / "cache", backends=list(two_backends), threads=None)
+    finally:
+        torch.set_num_threads(1)
+    assert {"alpha", "alpha, 1 thread"} <= {item.name for item in plan.contenders}
+    assert plan.threads == 2
+    (cluster,) = plan.clusters
+    prices = {bid.backend: bid.price for bid in cluster.bids}
+    assert {name: price.source for name, price in prices.items() if price} == dict.fromkeys(two_backends, "measured")
+
+
 def test_full_serves_fast(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """Full tuning tries variants of the best plans, and its results also serve lower tuning modes."""
     names = {"backends": list(two_backends), "cache": tmp_path / "cache", "threads": None}
