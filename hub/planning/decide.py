@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from hub.errors import PluginError, WorkerError, text_of
-from hub.partition.assignments import Assignment, assignments
+from hub.errors import PluginError, WorkerError
+from hub.partition.assignments import Assignment, assignment, assignments
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Stage
@@ -41,17 +40,21 @@ def decide(context: PlanningContext, verdicts: Verdicts, *, may_measure: bool) -
             context, verdicts, choices, book, DecidedBy.OPTIONS if choices[0].clusters else DecidedBy.NO_TAKER
         )
     if is_timed:
-        try:
-            if (decision := by_measuring(context, verdicts, choices, book)) is not None:
-                return decision
-            note = Event(kind=EventKind.NOTE, stage=Stage.TIME, message="no whole plan could be timed: decided by prices")
-        except Exception as error:  # noqa: BLE001 - measuring is optional: the predictions remain
-            note = Event(kind=EventKind.FAILED, stage=Stage.TIME, message=f"could not measure: {text_of(error)}")
-        decision = _predicted(context, verdicts, choices, book)
-        return replace(decision, events=(*decision.events, note))
-    if may_measure:
+        found = by_measuring(context, verdicts, choices, book)
+        if isinstance(found, Decision):
+            return found
+        verdicts = ask_until_sure(context, found, book)
+        choices = _possible(context, verdicts, book)
+    elif may_measure:
         _measure_eager(context, book)
     return _predicted(context, verdicts, choices, book)
+
+
+def _possible(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> Sequence[Assignment]:
+    """Return the assignments none of whose clusters has failed; at least the one without a backend of choice."""
+    choices = assignments(verdicts, context.options)
+    possible = [choice for choice in choices if not any(map(book.has_failed, choice.clusters))]
+    return possible or [assignment(verdicts, (), context.options)]
 
 
 def _measure_eager(context: PlanningContext, book: PriceBook, *, is_anew: bool = False) -> None:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from hub.cache.measurements import machine_digest
-from hub.errors import PluginError, WorkerError
+from hub.errors import PluginError, WorkerError, text_of, words_of
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
@@ -80,13 +80,22 @@ PROFILE_BUDGET_S = 120.0
 
 def by_measuring(
     context: PlanningContext, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook
-) -> Decision | None:
-    """Return the decision for the fastest whole plan; None if no plan could be timed.
+) -> Decision | Verdicts:
+    """Return the decision for the fastest whole plan. If no plan could be timed, return the verdicts known by then.
 
-    A plugin failure does not raise: it drops the plugin's candidate and is recorded in the decision's events.
+    Nothing raises. A plugin failure drops the plugin's candidate and is recorded in the decision's events. Without a
+    decision, the book has these events, and the reason why nothing was timed.
     """
     _measure_machine(context, verdicts, book)
-    return _Measuring(context, book, verdicts, choices).decide()
+    measuring = _Measuring(context, book, verdicts, choices)
+    try:
+        if (decision := measuring.decide()) is not None:
+            return decision
+        note = Event(kind=EventKind.NOTE, stage=Stage.TIME, message="no whole plan could be timed: decided by prices")
+    except Exception as error:  # noqa: BLE001 - measuring is optional: the predictions remain
+        note = Event(kind=EventKind.FAILED, stage=Stage.TIME, message=f"could not measure: {text_of(error)}")
+    book.note((*measuring.candidates.events, *measuring.events, *measuring.candidates.late_notes(), note))
+    return measuring.verdicts
 
 
 def _measure_machine(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> None:
@@ -98,10 +107,9 @@ def _measure_machine(context: PlanningContext, verdicts: Verdicts, book: PriceBo
     context.progress.stage("measuring the machine")
     try:
         profile = measure_profile(context.threads, backends, context.progress.advance)
-    except PluginError as error:
-        book.note(
-            [Event(kind=EventKind.NOTE, stage=Stage.TIME, message=f"the machine could not be measured: {error.message}")]
-        )
+    except (PluginError, WorkerError, OSError) as error:
+        text = f"the machine could not be measured: {words_of(error).splitlines()[0]}"
+        book.note([Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text)])
         return
     context.measurements.keep_profile(machine_digest(), context.threads, profile.to_json())
     settle_peaks(context.measurements, context.threads)

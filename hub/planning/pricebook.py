@@ -204,7 +204,9 @@ class PriceBook:
         return eager_estimate(self._context.graph.by_name[name], self._context.threads) if cost is None else cost.run_s
 
     def keep_eager(self, seconds: Mapping[str, float]) -> None:
-        """Store each node's eager time for later processes; nodes of equal structure share one."""
+        """Store each node's eager time for later processes; nodes of equal structure share one. Do nothing without times."""
+        if not seconds:
+            return
         alike: dict[Subject, list[str]] = {}
         for name in self._worth_an_eager_price():
             if name in seconds:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -15,10 +16,13 @@ from torch._subclasses import FakeTensorMode
 import hub
 from hub.config.options import Options
 from hub.config.tables import CacheSettings
-from hub.partition.assignments import assignments
+from hub.errors import WorkerError
+from hub.partition.assignments import assignment, assignments
 from hub.partition.group import Group
 from hub.partition.verdicts import before_asking
-from hub.planning import pricebook
+from hub.plan import Event, EventKind, Stage
+from hub.planning import measure, pricebook
+from hub.planning.asking import ask
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.mixes import Mixer
@@ -28,6 +32,7 @@ from hub.plugin.cost import Cost
 from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
 from hub.workers.in_process import InProcess
+from hub.workers.session import Session
 
 X = torch.ones(64, 64)
 MS = 1e-3
@@ -126,6 +131,53 @@ def test_eager_is_timed_once(set_stage: Callable[..., Any], tmp_path: Path, monk
     monkeypatch.setattr(InProcess, "eager_prices", timed)
     decide(context, before_asking(context.graph, context.registry, options), may_measure=True)
     assert n_times == 1
+
+
+def test_without_isolation_eager_is_timed_with_the_rest(
+    set_stage: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process times nothing to decide which of many backends are asked, so measuring does it later."""
+    options = Options(cache=CacheSettings(dir=tmp_path / "cache"), threads=1, tune="fast", isolate=False)
+    context = set_stage(halves(), (X,), dict.fromkeys("abcde", ""), options=options).context
+    timed: list[Session] = []
+
+    def stop(session: Session) -> NoReturn:
+        timed.append(session)
+        raise WorkerError("that was all")
+
+    monkeypatch.setattr(Session, "eager_prices", stop)
+    decide(context, before_asking(context.graph, context.registry, options), may_measure=True)
+    assert timed == [context.session]
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_decision_without_a_race_knows_what_was_found_before(
+    set_stage: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    """Backends that were asked meanwhile can win, what has failed cannot, and the plan reports what happened."""
+    options = Options(cache=CacheSettings(dir=tmp_path / "cache"), threads=1, tune="fast")
+    stage = set_stage(halves(), (X,), dict.fromkeys("abcde", ""), options=options)
+    stage.slow_eager()
+    context = stage.context
+    later: list[str] = []
+
+    def end_early(self: measure._Measuring) -> None:
+        first, later[:] = self.verdicts.backends, self.verdicts.unasked
+        self.verdicts = ask(context, self.verdicts, self.book, later)
+        for name in (*first, *later):
+            replace(stage, book=self.book).price_whole(name, 1 * MS if name in later else 20 * MS)
+        failing = assignment(self.verdicts, later[:1], options)
+        self.book.fail(failing.clusters[0], "it broke")
+        self.events.append(Event(kind=EventKind.NOTE, stage=Stage.TIME, message="it was slow"))
+        if raises:
+            raise WorkerError("no more processes")
+
+    monkeypatch.setattr(measure._Measuring, "decide", end_early)
+    decision = decide(context, before_asking(context.graph, context.registry, options), may_measure=True)
+    assert decision.assignment.backends == (later[1],)
+    messages = [event.message for event in decision.events]
+    assert "it was slow" in messages
+    assert any("no more processes" in text if raises else "no whole plan" in text for text in messages)
 
 
 def test_measurements_on_other_devices_do_not_silence_a_backends_estimate(
