@@ -193,15 +193,15 @@ class Later(Chore):
         return n_right
 
     def _start_worker(self) -> None:
-        with self._lock:
-            if self._is_stopped:
-                raise WorkerError("the model no longer exists")
-            if self._worker is not None:
-                if self._worker.is_alive:
-                    return
-                self._worker.kill()
-            self._worker = (POOL if POOL.is_started else BEHIND).lend(_HOME, self._limits)
-        if self._is_stopped:  # by a finalizer, while it started
+        if self._worker is not None and self._worker.is_alive:
+            return
+        self._end_worker()
+        worker = (POOL if POOL.is_started else BEHIND).lend(_HOME, self._limits)
+        with self._lock:  # not before: a finalizer that stops this would wait in the user's thread until the worker starts
+            if not self._is_stopped:
+                self._worker = worker
+        if self._worker is not worker:
+            worker.kill()
             raise WorkerError("the model no longer exists")
         self._ask("step_behind")
         self._ask("load", is_plugins=False, **self._facts)

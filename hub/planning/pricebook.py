@@ -204,7 +204,7 @@ class PriceBook:
         return eager_estimate(self._context.graph.by_name[name], self._context.threads) if cost is None else cost.run_s
 
     def keep_eager(self, seconds: Mapping[str, float]) -> None:
-        """Store each node's eager time for later processes; nodes of equal structure share one. Do nothing without times."""
+        """Store each node's eager time for later processes, if there are any times; nodes of equal structure share one."""
         if not seconds:
             return
         alike: dict[Subject, list[str]] = {}

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -20,6 +21,9 @@ import hub
 from hub.errors import HubWarning
 from hub.frontend.ownership import graphs_of
 from hub.planning.later import Later, planning
+from hub.workers.channel import Worker
+from hub.workers.limits import Limits
+from hub.workers.pool import Pool
 from tests.functions import OneCluster
 
 PLUGIN = """
@@ -236,6 +240,34 @@ def test_it_ends_with_the_model(install: Install) -> None:
     torch._dynamo.reset()
     gc.collect()
     assert work.wait(30.0)
+
+
+def test_freeing_a_model_does_not_wait_for_its_worker(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may take minutes to start. If the model is gone by then, the worker ends."""
+    lend, begun, is_freed = Pool.lend, threading.Event(), threading.Event()
+    waited: list[bool] = []
+    lent: list[Worker] = []
+
+    def lend_slowly(pool: Pool, home: str, limits: Limits) -> Worker:
+        worker = lend(pool, home, limits)
+        if home == "later":
+            lent.append(worker)
+            begun.set()
+            waited.append(is_freed.wait(20.0))
+        return worker
+
+    monkeypatch.setattr(Pool, "lend", lend_slowly)
+    install()
+    run = compiled(OneCluster().eval())
+    (work,) = works_of(run)
+    assert begun.wait(WAIT_S)
+    del run
+    torch._dynamo.reset()
+    gc.collect()
+    is_freed.set()
+    assert work.wait(30.0)
+    assert waited == [True]
+    assert not any(worker.is_alive for worker in lent)
 
 
 SCRIPT = """
