@@ -374,7 +374,7 @@ class CompiledGraph:
                 self._bindings.n_changes += 1
                 self._bindings.replace_waiting()
                 if plan is not None:
-                    self._record.plan = plan
+                    self._record.enter(plan)
                 return
             self._record.note_background(problem, self._n_waited)
             is_current = self._bindings.n_cleared == n_cleared  # else the next call builds it with the weights of then
@@ -425,7 +425,7 @@ class CompiledGraph:
             with self.phases.during(Work.BUILD):
                 made = maker.make(values, plan)
                 self.phases.add(made.phases)
-                run = self._recorded(self._assembled(graph, made, held).run)
+                run = self._recorded(self._assembled(graph, made, held, is_last=is_last).run)
                 run = on_held_storage(self._by_size(run, made.plan, graph.weights) if is_last else run, inputs)
                 binding.run = run if graph.weights else self._remembering(run)
         finally:
@@ -436,7 +436,7 @@ class CompiledGraph:
     def _in_eager(self, error: Exception) -> Run:
         """Give up on planning and return eager: a bug in the hub must not break the user's model."""
         reason = f"planning failed: {text_of(error)}"
-        self._record.plan = eager_plan(self.graph.name, reason, self.mode)
+        self._record.enter(eager_plan(self.graph.name, reason, self.mode))
         return self.run_in_eager
 
     def run_in_eager(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -448,7 +448,7 @@ class CompiledGraph:
         names = frozenset(self.graph.weights) - {*graph.weights, *owners(graph.outputs)}
         return tuple(place for place, node in enumerate(graph.placeholders) if node.name in names)
 
-    def _assembled(self, graph: Graph, made: Made, weights: Mapping[str, torch.Tensor]) -> Assembled:
+    def _assembled(self, graph: Graph, made: Made, weights: Mapping[str, torch.Tensor], *, is_last: bool) -> Assembled:
         assembled = assemble(
             graph,
             made.steps,
@@ -463,7 +463,7 @@ class CompiledGraph:
             weights=weights,
             takes=self.mode == "backward" and not self.options.cuda_graphs,
         )
-        self._record.made(made.plan, made.cache_problem)
+        self._record.made(made.plan, made.cache_problem, is_final=is_last)
         self._later.begin(made, assembled.run)
         if self.options.debug_dir is not None:
             self._write_debug_folder(self.options.debug_dir, graph, assembled.source, made)

@@ -30,6 +30,8 @@ class Record:
         self.plan: Plan | None = None
         self._earlier: Plan | None = None
         """The plan from before, for other weights, while one is made."""
+        self._is_final = True
+        """False while the plan only stands for what is being made, or serves until that is ready."""
         self.demoted: dict[Group, str] = {}
         """Candidates that failed at run time, with the reason. Later bindings skip them, even if a cache holds them."""
         self._warned: set[str] = set()
@@ -39,26 +41,36 @@ class Record:
 
     @property
     def known(self) -> Plan | None:
-        """The plan, unless it is still being made, or stands for one that could not be made."""
-        nothing = (DecidedBy.PENDING, DecidedBy.NOT_CAPTURED)
-        return None if self.plan is None or self.plan.decided_by in nothing else self.plan
+        """The plan, unless a better one is still being made, or it stands for one that could not be made."""
+        with self._lock:
+            is_made = self._is_final and self.plan is not None and self.plan.decided_by is not DecidedBy.NOT_CAPTURED
+            return self.plan if is_made else None
 
     def begin(self, pending: Plan) -> None:
         """Replace the plan by one that stands for what is being made."""
         with self._lock:
-            if self.plan is None or self.plan.decided_by is not DecidedBy.PENDING:
+            if self._is_final:
                 self._earlier = self.plan
-            self.plan = pending
+            self.plan, self._is_final = pending, False
 
     def end(self) -> None:
         """Return to the earlier plan if planning ended without one."""
         with self._lock:
-            if self.plan is not None and self.plan.decided_by is DecidedBy.PENDING:
-                self.plan = self._earlier
+            if not self._is_final:
+                self.plan, self._is_final = self._earlier, True
 
-    def made(self, plan: Plan, cache_problem: str) -> None:
-        """Enter a new plan. `cache_problem` is why nothing of it could be saved, "" if it was."""
-        self.plan, self._cache_problem = plan, cache_problem
+    def enter(self, plan: Plan) -> None:
+        """Enter a plan that is not built yet, or stands for one that could not be made."""
+        with self._lock:
+            self.plan, self._is_final = plan, True
+
+    def made(self, plan: Plan, cache_problem: str, *, is_final: bool) -> None:
+        """Enter a new plan, which serves only until planning ends unless it `is_final`.
+
+        `cache_problem` is why nothing of it could be saved, "" if it was.
+        """
+        with self._lock:
+            self.plan, self._is_final, self._cache_problem = plan, is_final, cache_problem
         observe(registry(), "hub_plan_made", plan=plan)
 
     # --- Events -------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import hub
 from hub.errors import HubWarning
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.ownership import graphs_of
-from hub.plan import DecidedBy, EventKind
+from hub.plan import DecidedBy, EventKind, Plan
 from hub.planning import aside
 from hub.process.family import PROC, descendants, is_running
 from hub.verification.copies import compact_copy
@@ -146,6 +146,42 @@ def test_the_best_so_far_serves_while_planning_goes_on(monkeypatch: pytest.Monke
         torch.testing.assert_close(run(x), model(x))
     (plan,) = hub.plans(run)
     assert plan.decided_by is DecidedBy.MEASURED_PLANS
+
+
+def test_the_best_so_far_ends_with_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a weight is replaced before the last plan is known, the next call plans anew."""
+    model, x, options = Net().eval(), torch.randn(4, 32), {"tune": "off", "backends": ["onnxruntime"]}
+    known: list[Plan | None] = []
+    improved, goes_on = threading.Event(), threading.Event()
+
+    def planned(self: aside.Aside) -> tuple[Plan | None, str]:
+        known.append(self._facts["known"])
+        if len(known) == 1:
+            self._improve(better)
+            improved.set()
+            goes_on.wait()
+        return None, "the test plans nothing else"
+
+    monkeypatch.setattr(aside.Aside, "_planned", planned)
+    with torch.no_grad():
+        first = compiled(Net().eval(), **options, start="wait")
+        first(x)
+        (better,) = hub.plans(first)
+        torch._dynamo.reset()
+        run = compiled(model, **options, renew=True)
+        run(x)
+        assert improved.wait(60.0)
+        assert hub.plans(run)[-1].backends == better.backends
+        model.load_state_dict({name: value * 2 for name, value in model.state_dict().items()}, assign=True)
+        gc.collect()
+        goes_on.set()
+        planning = graphs_of(run)[-1]._aside
+        assert planning is not None
+        planning.join()
+        assert not hub.plans(run)
+        torch.testing.assert_close(run(x), model(x))
+        assert hub.wait(run)
+    assert known == [None, None]
 
 
 class Trained(nn.Module):
