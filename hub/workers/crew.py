@@ -234,17 +234,21 @@ class Crew:
 
     def load_into(self, name: str, candidates: Sequence[Candidate]) -> None:
         """Make a worker load these clusters, or compile again those that were not saved. Raise PluginError if one fails."""
-        worker = self._workers[name]
         inputs = sorted({value for candidate in candidates for value in candidate.inputs})
-        worker.ask("prepare", RUN_LIMIT_S, names=inputs)
+        self.ask_present(name, "prepare", RUN_LIMIT_S, names=inputs)
         for candidate in candidates:
-            worker.ask("hold", self.limits.compile_s, candidate=candidate)
+            self.ask_present(name, "hold", self.limits.compile_s, candidate=candidate)
 
     # --- Requests -----------------------------------------------------------------------------------------------------
 
     def ask(self, name: str, command: str, limit_s: float, /, **facts: Any) -> Any:
-        """Return a worker's answer. If it raises, mark it as a suspect and raise the same error."""
-        self.living(name).post(command, **facts)
+        """Return a worker's answer; a new worker's if it has ended. If it raises, mark it as a suspect and raise that."""
+        self.living(name)
+        return self.ask_present(name, command, limit_s, **facts)
+
+    def ask_present(self, name: str, command: str, limit_s: float, /, **facts: Any) -> Any:
+        """Do the same for a worker that is not replaced if it has ended, because a new one would not hold what it holds."""
+        self._workers[name].post(command, **facts)
         return self._result(name, limit_s)
 
     def ask_early(self, name: str, command: str, /, **facts: Any) -> None:

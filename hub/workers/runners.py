@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hub.dispatch.codegen import Step
+from hub.errors import PluginError
 from hub.workers.candidate import Candidate
 from hub.workers.channel import Worker
 from hub.workers.crew import Crew
@@ -85,11 +86,15 @@ class PlanRunners:
         self._crew.end_lent()
 
     def _new_home(self, name: str, candidates: Sequence[Candidate]) -> str:
-        """Return the name of a new worker that holds these clusters."""
+        """Return the name of a new worker that holds these clusters. If it cannot, end it."""
         home = f"plan {name}"
         self._crew.start([home])
         self._crew.await_start(home)
-        self._crew.load_into(home, candidates)
+        try:
+            self._crew.load_into(home, candidates)
+        except PluginError:
+            self._crew.kill(home)
+            raise
         return home
 
     def _holds(self, home: str, candidates: Sequence[Candidate]) -> bool:
@@ -99,4 +104,8 @@ class PlanRunners:
 
     def _build(self, runner: PlanRunner) -> None:
         form = {"busy_wait": runner.busy_wait, "tries_new_sizes": self.tries_new_sizes}
-        runner.worker.ask("build_plan", RUN_LIMIT_S, steps=list(runner.steps), **form)
+        try:
+            runner.worker.ask("build_plan", RUN_LIMIT_S, steps=list(runner.steps), **form)
+        except PluginError:
+            self.end(runner)  # it would take memory from the plans that are timed
+            raise

@@ -172,12 +172,13 @@ class Session:
         """Time a compiled cluster alone, in the worker that compiled it. Return it with its cost, or with the failure."""
         try:
             home = self.crew.holder(candidate)
-            worker = None if home is None else self.crew.living(home)
-            if worker is None or home != self.crew.holder(candidate):
+            if home is not None:
+                self.crew.living(home)
+            if home is None or home != self.crew.holder(candidate):
                 return candidate.late()  # it was lost with a worker that died, and is not worth compiling again
             facts = {"name": candidate.name, "busy_wait": candidate.settings.busy_wait}
             with self.crew.phases.during(Work.TIME, candidate.backend):
-                timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
+                timing = self.crew.ask_present(home, "time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
         except PluginError as error:
             return replace(candidate, failure=error)
         except WorkerError:
@@ -188,6 +189,6 @@ class Session:
     def eager_prices(self) -> dict[str, float]:
         """Measure the cost of each node in eager, in seconds. Raise PluginError if the worker fails."""
         with self.crew.phases.during(Work.TIME, EAGER):
-            seconds, disturbed = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
+            seconds, disturbed = self.crew.ask(self.crew.home_of(EAGER), "profile", RUN_LIMIT_S)
         self.is_disturbed |= disturbed > 0
         return seconds

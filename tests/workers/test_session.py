@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from hub.config.options import Options
 from hub.dispatch.codegen import Step
-from hub.errors import WorkerError
+from hub.errors import PluginError, WorkerError
 from hub.partition.group import Group
 from hub.planning.race import MIN_ROUNDS, Race
 from hub.planning.steps import reads, steps_for
@@ -108,6 +109,18 @@ Frail.compile = lambda self, cluster, settings: Prepared(cluster)
 """A backend that prepares each new combination of sizes in 0.4 s."""
 
 
+FAILING = """
+class Failing(Run):
+    def __call__(self, *inputs):
+        if os.path.exists({marker!r}):
+            raise ValueError("not any more")
+        return super().__call__(*inputs)
+
+Frail.compile = lambda self, cluster, settings: Failing(cluster)
+"""
+"""A backend whose calls fail once there is a file."""
+
+
 def raising(error: Exception) -> Callable[..., NoReturn]:
     """Return a function that raises."""
 
@@ -191,6 +204,43 @@ def test_what_the_first_call_of_new_sizes_costs(
         runner = session.runners.build("frail", workshop.steps("whole"), (whole,), "frail", busy_wait=False)
         for _ in range(2):
             assert (session.runners.time_runner(runner, 0.01).seconds >= 0.2) == is_counted
+
+
+def test_workers_in_which_a_plugin_failed_serve_no_other_session(
+    install_plugin: Callable[..., None], tmp_path: Path
+) -> None:
+    """One that fails when it is timed ends with the session, and one that cannot load a plan ends at once."""
+    marker = tmp_path / "marker"
+    install_plugin("frail", PLUGIN + FAILING.format(marker=str(marker)))
+    captured = capture(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), (torch.ones(2, 8),))
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        workshop, runners = Workshop(session), session.runners
+        (whole,) = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
+        marker.touch()
+        with pytest.raises(PluginError, match="not any more"):
+            runners.build("other", workshop.steps("whole"), (whole,), None, busy_wait=False)
+        assert not session.crew._workers["plan other"].is_alive
+        failure = session.price(whole, 0.01).failure
+        assert failure is not None
+        assert "not any more" in failure.message
+        worker = session.crew.living("frail")
+        assert worker.is_alive
+    assert not worker.is_alive
+
+
+def test_a_plan_that_does_not_run_takes_no_worker(install_plugin: Callable[..., None], tmp_path: Path) -> None:
+    """It would take memory and cores from the plans that are timed."""
+    marker = tmp_path / "marker"
+    install_plugin("frail", PLUGIN + FAILING.format(marker=str(marker)))
+    captured = capture(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), (torch.ones(2, 8),))
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        workshop = Workshop(session)
+        (whole,) = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
+        worker = session.crew.living("frail")
+        marker.touch()
+        with pytest.raises(PluginError, match="not any more"):
+            session.runners.build("frail", workshop.steps("whole"), (whole,), "frail", busy_wait=False)
+        assert not worker.is_alive
 
 
 def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Workshop) -> None:
