@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,8 @@ from itertools import combinations
 from itertools import count as counter
 from pathlib import Path
 
-from hub.errors import PluginError
+from hub.cache.keys import available_cores
+from hub.errors import PluginError, WorkerError
 from hub.pricing.profile import Profile, pair_key
 from hub.process.scratch import scratch
 from hub.report.numbers import count
@@ -33,7 +34,7 @@ def measure_profile(
 
     Each backend has a worker process of its own. A pair of backends shares one, in which their calls alternate. A backend
     that fails is left out, with the reason in `notes`. Pairs come last, as far as `budget_s` allows. `advance` is called
-    with each step. Raise PluginError only if eager itself fails.
+    with each step. Raise PluginError if eager itself fails, and WorkerError if no process can be started for it.
     """
     with scratch("profile") as folder:
         profiling = _Profiling(threads, folder, advance, time.monotonic() + budget_s)
@@ -53,6 +54,8 @@ class _Profiling:
         self._end_s = end_s
         self._numbers = counter()
         self._workers: list[Worker] = []
+        self._is_over = False
+        self._lock = threading.Lock()
         self._notes: list[str] = []
         self._call_s: dict[str, float] = {}
         self._mix_s: dict[str, float] = {}
@@ -60,10 +63,14 @@ class _Profiling:
     def measure(self, backends: Sequence[str]) -> Profile:
         """Measure all backends and return the profile."""
         names = [name for name in dict.fromkeys(backends) if name != _EAGER]
-        with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="hub-profile") as pool:
-            base = pool.submit(self._started)
-            homes = dict(zip(names, pool.map(self._home_of, names), strict=True))
-            eager = base.result()
+        with ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="hub-profile") as pool:
+            try:
+                base = pool.submit(self._started)
+                homes = dict(zip(names, pool.map(self._home_of, names), strict=True))
+                eager = base.result()
+            except BaseException:
+                self.end()  # else Ctrl-C would wait until the compilations end
+                raise
         flops_s, bytes_s = eager.ask("peaks", _TIME_LIMIT_S)
         copy_bytes_s, cast_bytes_s = eager.ask("moves", _TIME_LIMIT_S)
         self._advance("peaks")
@@ -84,13 +91,19 @@ class _Profiling:
         )
 
     def end(self) -> None:
-        """End all workers."""
-        for worker in self._workers:
+        """End all workers, and start no new ones."""
+        with self._lock:
+            self._is_over = True
+            workers = tuple(self._workers)
+        for worker in workers:
             worker.kill()
 
     def _started(self) -> Worker:
-        worker = Worker("hub.workers.profile_worker", self._folder / f"{next(self._numbers)}.log")
-        self._workers.append(worker)
+        with self._lock:
+            if self._is_over:
+                raise WorkerError("the machine is no longer measured")
+            worker = Worker("hub.workers.profile_worker", self._folder / f"{next(self._numbers)}.log")
+            self._workers.append(worker)
         worker.ask("begin", _READY_LIMIT_S, threads=self._threads, folder=str(self._folder))
         return worker
 
@@ -99,7 +112,7 @@ class _Profiling:
         try:
             worker = self._started()
             worker.ask("make", _READY_LIMIT_S, backend=backend)
-        except PluginError as error:
+        except (PluginError, WorkerError) as error:
             self._notes.append(f"{backend} was left out: {_one_line(error)}")
             return None
         self._advance(f"{backend} compiled")
@@ -126,7 +139,7 @@ class _Profiling:
                 for name in newcomers:
                     home.ask("make", _READY_LIMIT_S, backend=name)
                 self._mix_s[pair_key(first, second)] = home.ask("time_mix", _TIME_LIMIT_S, first=first, second=second)
-            except PluginError as error:
+            except (PluginError, WorkerError) as error:
                 self._notes.append(f"{first} next to {second} was not timed: {_one_line(error)}")
             self._advance(f"{first} and {second}")
         if untimed:
@@ -140,7 +153,7 @@ class _Profiling:
         return self._started(), (first, second)
 
 
-def _one_line(error: PluginError) -> str:
+def _one_line(error: PluginError | WorkerError) -> str:
     return " ".join(error.message.split())[:_NOTE_LENGTH]
 
 

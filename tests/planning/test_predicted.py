@@ -180,6 +180,21 @@ def test_a_decision_without_a_race_knows_what_was_found_before(
     assert any("no more processes" in text if raises else "no whole plan" in text for text in messages)
 
 
+def test_a_machine_that_cannot_be_measured_is_planned_for_all_the_same(
+    set_stage: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its profile only makes predictions better, so a process that cannot be started for it is a note."""
+    options = Options(cache=CacheSettings(dir=tmp_path / "cache"), threads=1, tune="full", budget_s=600.0)
+    stage = set_stage(halves(), (X,), dict.fromkeys("ab", ""), options=options)
+
+    def fail(*_: Any) -> NoReturn:
+        raise WorkerError("too many processes")
+
+    monkeypatch.setattr(measure, "measure_profile", fail)
+    measure._measure_machine(stage.context, stage.verdicts, stage.book)
+    assert [event.message for event in stage.book.events] == ["the machine could not be measured: too many processes"]
+
+
 def test_measurements_on_other_devices_do_not_silence_a_backends_estimate(
     set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from hub.cache.measurements import Measurements, machine_digest
+from hub.errors import WorkerError
 from hub.plugin.graph import TensorSpec
 from hub.pricing import roofline
 from hub.pricing.profile import MIX_S, Profile, boundary_s, mixing_s, stored_profile
+from hub.workers import profiling
+from hub.workers.channel import Worker
 from hub.workers.profiling import measure_profile
 from tests.toys import toy
 
@@ -147,6 +151,37 @@ def test_a_backend_that_fails_is_left_out(install_plugin: Install) -> None:
     for name, reason in reasons.items():
         assert any(note.startswith(f"{name} was left out: {reason}") for note in found.notes), found.notes
     assert len(found.notes) == len(reasons)
+
+
+def test_a_backend_without_a_worker_is_left_out(install_plugin: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that starts no further process costs the others nothing."""
+
+    def ask(worker: Worker, command: str, timeout_s: float, **facts: Any) -> Any:
+        if facts.get("backend") == "bad":
+            raise WorkerError("too many processes")
+        return asked(worker, command, timeout_s, **facts)
+
+    asked = Worker.ask
+    monkeypatch.setattr(Worker, "ask", ask)
+    for name in ("bad", "good"):
+        install_plugin(name, toy(name))
+    found, _ = measured("bad", "good")
+    assert set(found.call_s) == {"good"}
+    assert found.notes == ("bad was left out: too many processes",)
+
+
+def test_an_interrupt_waits_for_no_compiler(install_plugin: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends the processes that compile; it would wait for the slowest one else, here for ever."""
+    monkeypatch.setattr(profiling, "_READY_LIMIT_S", 1e6)
+    monkeypatch.setattr(profiling, "available_cores", lambda: 3)
+    install_plugin("good", toy("good"))
+    install_plugin("hanging", toy("hanging", compiling="import time; time.sleep(1e6)"))
+
+    def interrupt(step: str) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_profile(1, ("good", "hanging"), interrupt)
 
 
 def test_what_can_be_saved_is_compiled_once(install_plugin: Install, tmp_path: Path) -> None:
