@@ -43,17 +43,23 @@ class Timing:
 
 
 def time_call(
-    call: Callable[[], Any], at_least_s: float, *, warmup: int = 2, most: int = 2000, awaited: Iterable[torch.device] = ()
+    call: Callable[[], Any],
+    at_least_s: float,
+    *,
+    warmup: int = 2,
+    most: int = 2000,
+    awaited: Iterable[torch.device] = (),
+    is_slow: bool = False,
 ) -> Timing:
     """Call for at least `at_least_s` seconds (3 calls at least, `most` at most), after `warmup` uncounted calls.
 
-    Calls of seconds get one uncounted call and one sample: noise matters less to them, and more would take minutes.
+    Calls of seconds get one uncounted call and one sample: noise matters less to them, and more would take minutes. A
+    caller that has made the uncounted calls says with `is_slow` that they took so long.
 
     While a model runs, samples are taken in the gaps between its calls. Each sample ends when all work is done on the
     accelerators `awaited` and on those that hold results of the warmup calls.
     """
     devices = dict.fromkeys(awaited)
-    is_slow = False
     for _ in range(warmup):
         start = time.perf_counter()
         devices |= dict.fromkeys(accelerators_of((call(),)))

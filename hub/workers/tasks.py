@@ -32,7 +32,7 @@ from hub.plugin.graph import Cluster, Spec, TensorSpec
 from hub.pricing.eager import profile_eager
 from hub.pricing.patience import PATIENCE
 from hub.pricing.roofline import Peaks, settle
-from hub.pricing.timing import Timing, time_call
+from hub.pricing.timing import SLOW_S, Timing, time_call
 from hub.process.accelerators import accelerators_of, free_unused, wait_for
 from hub.process.heap import is_lack_of_memory, trim
 from hub.process.leftovers import MANY_LEFT, leftovers, more
@@ -352,20 +352,22 @@ def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
     if plan is None or stepwise is None:
         raise RuntimeError("no plan was built")
     values = sample.values
+    start_s = time.perf_counter()
     awaited = accelerators_of((plan.run(values), values))  # warms up caches after other work on the cores
+    is_slow = time.perf_counter() - start_s > SLOW_S
     laps: dict[Timing, list[float]] = {}
 
     def take() -> Timing:
         stepwise.laps[:] = [0.0] * len(stepwise.laps)
-        timing = time_call(lambda: plan.run(values), at_least_s, warmup=0, awaited=awaited)
+        timing = time_call(lambda: plan.run(values), at_least_s, warmup=0, awaited=awaited, is_slow=is_slow)
         laps[timing] = list(stepwise.laps)
         return timing
 
     before = PATIENCE.disturbed
     timing = PATIENCE.timed(take, _median_s)
     stepwise.laps[:] = laps[timing]
-    n_calls = len(timing.samples_s) if stepwise is plan else _LAPPED_CALLS
-    for _ in range(_LAPPED_CALLS if stepwise is not plan else 0):
+    n_calls = len(timing.samples_s) if stepwise is plan else 1 if is_slow else _LAPPED_CALLS
+    for _ in range(n_calls if stepwise is not plan else 0):
         stepwise.run(values)
     laps_s = [lap / n_calls for lap in stepwise.laps]
     if _state.new_sizes_s is None:  # the first time, while it is this plan's turn

@@ -243,6 +243,21 @@ def test_a_plan_that_does_not_run_takes_no_worker(install_plugin: Callable[..., 
         assert not worker.is_alive
 
 
+def test_plans_whose_calls_take_seconds_are_timed_once(install_plugin: Callable[..., None], tmp_path: Path) -> None:
+    """Noise matters less to them, and more samples might not fit into the limit of a request."""
+    marker = tmp_path / "marker"
+    slow = FAILING.replace('raise ValueError("not any more")', "__import__('time').sleep(1.1)")
+    install_plugin("frail", PLUGIN + slow.format(marker=str(marker)))
+    captured = capture(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), (torch.ones(2, 8),))
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        workshop, runners = Workshop(session), session.runners
+        (whole,) = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
+        runner = runners.build("frail", workshop.steps("whole"), (whole,), "frail", busy_wait=False)
+        assert runners.time_runner(runner, 0.0).calls == 3
+        marker.touch()
+        assert runners.time_runner(runner, 0.5).calls == 1
+
+
 def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Workshop) -> None:
     """Giving up a piece ends its worker, which must not be the one in which the whole graph waits to be timed."""
     (whole,) = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
