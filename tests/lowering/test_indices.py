@@ -1,4 +1,4 @@
-"""Indices that are kept inside of their tensors."""
+"""Indices that are kept inside of their tensors, or reported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from hub.errors import InputRefused
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from hub.toolkit.arguments import captured_sizes, specialised, with_weights
 from hub.toolkit.indices import bounded
+from plugin_disc.backend import create as create_disc
+from plugin_triton.backend import create as create_triton
+from plugin_triton.settings import Settings
 from tests.functions import Of
 
 PLACES = torch.tensor([0, -1, 2, -3])
@@ -63,3 +68,44 @@ def test_programs_without_indices_stay_as_they_are() -> None:
     before = [node.target for node in module.graph.nodes]
     bounded(module)
     assert [node.target for node in module.graph.nodes] == before
+
+
+BACKENDS: dict[str, Any] = {"disc": create_disc(), "triton": create_triton(Settings(interpret=True))}
+COUNTED = {
+    "index": lambda x, i: x[i] + 1,
+    "index_put": lambda x, i: x.index_put((i,), x.sum()),
+    "index_fill": lambda x, i: x.index_fill(0, i, 2.0),
+}
+"""Negative indices count from the end: in eager, too."""
+NOT_COUNTED = {
+    "index_select": lambda x, i: x.index_select(0, i) + 1,
+    "embedding": lambda x, i: nn.functional.embedding(i, x) + 1,
+    "gather": lambda x, i: x.gather(0, i[:, None]) + 1,
+    "scatter": lambda x, i: x.scatter(0, i[:, None], 2.0),
+    "scatter_add": lambda x, i: x.scatter_add(0, i[:, None], x),
+    "scatter_reduce": lambda x, i: x.scatter_reduce(0, i[:, None], x, "amax"),
+    "index_add": lambda x, i: x.index_add(0, i, x[:2]),
+    "index_copy": lambda x, i: x.index_copy(0, i, x[:2] + 1),
+    "one_hot": lambda x, i: nn.functional.one_hot(i, 3) * x,
+}
+"""Negative indices are errors."""
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("function", (*COUNTED.values(), *NOT_COUNTED.values()), ids=(*COUNTED, *NOT_COUNTED))
+def test_an_index_that_eager_refuses_is_refused(name: str, function: Callable[..., Any]) -> None:
+    """Eager then raises its own error; each index that it takes gives its result."""
+    x = torch.arange(6.0).reshape(3, 2) if function is not NOT_COUNTED["one_hot"] else torch.arange(3.0)
+    cluster, _ = whole_cluster(Of(function), (x, torch.tensor([0, 1])))
+    assert all(BACKENDS[name].supports(node).accepted for node in cluster.nodes)
+    executable = BACKENDS[name].compile(cluster, CompileSettings(threads=1))
+    for last in (0, 2, -1, -3, -4, 3):
+        places = torch.tensor([1, last])
+        inputs = [places if spec.dtype == torch.int64 else x for spec in cluster.inputs]
+        if (-3 <= last < 0 and function in COUNTED.values()) or 0 <= last < 3:
+            assert torch.equal(executable(*inputs)[0], function(x, places))
+            continue
+        with pytest.raises((IndexError, RuntimeError)):
+            function(x, places)
+        with pytest.raises(InputRefused, match="out of range"):
+            executable(*inputs)

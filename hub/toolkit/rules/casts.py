@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub.toolkit.builders import FLOATS, broadcast, cast, fill, iota, pointwise, reshaped
+from hub.toolkit.builders import FLOATS, broadcast, cast, fill, iota, pointwise
 from hub.toolkit.rules.call import Call, Rule
 from hub.toolkit.tensors import Tensor
 
@@ -44,12 +44,6 @@ def _scalar(call: Call) -> Tensor:
 def _eye(call: Call) -> Tensor:
     rows, columns = (iota(call.shape, dim) for dim in (0, 1))
     return cast(pointwise("eq", rows, columns), call.dtype)
-
-
-def one_hot(call: Call) -> Tensor:
-    source = call.tensor("self")
-    spread = reshaped(source, (*source.shape, 1))
-    return cast(pointwise("eq", spread, iota(call.shape, len(call.shape) - 1)), call.dtype)
 
 
 _CASTS = "_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub.toolkit.affine import Affine, variable
-from hub.toolkit.builders import broadcast, broadcast_shape, cast, copied, fill, pointwise, reshaped, select
+from hub.toolkit.builders import broadcast, broadcast_shape, cast, copied, fill, iota, pointwise, reshaped, select
 from hub.toolkit.rules.call import Call, Rule
-from hub.toolkit.rules.casts import one_hot
 from hub.toolkit.sizes import Size
 from hub.toolkit.tensors import COMPUTED, IN_MEMORY, Number, Take, Tensor
 
@@ -86,11 +85,19 @@ def _index(call: Call) -> Tensor:
     return take(source, call.shape, index)
 
 
+def _one_hot(call: Call) -> Tensor:
+    """Return 1 at each class, which is read from a list of all classes: this checks that it is one, as in eager."""
+    places = cast(call.tensor("self"), "i64")
+    classes = take(iota(call.shape[-1:], 0), places.shape, (places,))
+    spread = reshaped(classes, (*places.shape, 1))
+    return cast(pointwise("eq", spread, iota(call.shape, len(call.shape) - 1)), call.dtype)
+
+
 RULES: dict[str, Rule] = {
     "aten.embedding.default": _embedding,
     "aten.index_select.default": _index_select,
     "aten.gather.default": _gather,
     "aten.index.Tensor": _index,
     "aten._unsafe_index.Tensor": _index,
-    "aten.one_hot.default": one_hot,
+    "aten.one_hot.default": _one_hot,
 }

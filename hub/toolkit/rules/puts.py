@@ -100,8 +100,8 @@ def _scatter_reduced(call: Call) -> Tensor:
     return reshaped(cast(total, call.dtype), call.shape)
 
 
-def _at_rows(function: str) -> Rule:
-    """Return the rule that writes whole slices at the indices of one dim."""
+def _at_rows(function: str, *, from_end: bool = False) -> Rule:
+    """Return the rule that writes whole slices at the indices of one dim; negative ones are errors unless `from_end`."""
 
     def rule(call: Call) -> Tensor:
         source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
@@ -118,10 +118,8 @@ def _at_rows(function: str) -> Rule:
                 call.dtype,
             )
         spread = broadcast(reshaped(places, tuple(count if place == dim else 1 for place in range(len(shape)))), shape)
-        index = [
-            counted_from_end(spread, source.shape[dim]) if place == dim else along(shape, place)
-            for place in range(len(shape))
-        ]
+        spread = counted_from_end(spread, source.shape[dim]) if from_end else spread
+        index = [spread if place == dim else along(shape, place) for place in range(len(shape))]
         return reshaped(put(function, source, values, index), call.shape)
 
     return rule
@@ -167,7 +165,7 @@ RULES: dict[str, Rule] = {
     "aten.scatter_reduce.two": _scatter_reduced,
     "aten.index_add.default": _at_rows("sum"),
     "aten.index_copy.default": _at_rows("set"),
-    **{f"aten.index_fill.int_{form}": _at_rows("set") for form in ("Scalar", "Tensor")},
+    **{f"aten.index_fill.int_{form}": _at_rows("set", from_end=True) for form in ("Scalar", "Tensor")},
     **{f"aten.{name}.default": _index_put for name in ("index_put", "_unsafe_index_put")},
     "aten.slice_scatter.default": _sliced_in,
     "aten.select_scatter.default": _selected_in,
