@@ -14,13 +14,13 @@ _COMBINING = {
 _HELPERS = {
     **{f"combine_{name}": (f"combine_{name}(a, b)", text) for name, text in _COMBINING.items()},
     **{f"row_{name}": (f"row_{name}(tile)", f"tl.reduce(tile, 1, combine_{name})") for name in _COMBINING},
-    "row_sum": ("row_sum(tile)", "tl.sum(tile, 1)"),
+    "row_sum": ("row_sum(tile)", "tl.sum(tile, 1).to(tile.dtype)"),
     "row_any": ("row_any(tile)", "tl.max(tile, 1)"),
     "row_all": ("row_all(tile)", "tl.min(tile, 1)"),
-    "running_sum": ("running_sum(tile)", "tl.cumsum(tile, 1)"),
+    "running_sum": ("running_sum(tile)", "tl.cumsum(tile, 1).to(tile.dtype)"),
     "running_prod": ("running_prod(tile)", "tl.cumprod(tile, 1)"),
 }
-"""Functions of tiles that kernels call: head and result. Triton's own extremes lose NaN."""
+"""Functions of tiles that kernels call: head and result. Triton's own extremes lose NaN; its sums widen small integers."""
 INTERPRETED = {
     **{"row_sum": "sum", "row_prod": "prod", "row_max": "amax", "row_min": "amin", "row_any": "amax", "row_all": "amin"},
     **{"running_sum": "cumsum", "running_prod": "cumprod"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,24 @@ def test_half_precision_compiles(name: str) -> None:
     assert [each.needs.spilled for each in found] == [0] * len(found)
     if name in ("product", "layer of a batch", "attention", "wide attention"):
         assert "wgmma" in str(found[0].stages["ptx"])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8], ids=str)
+def test_sums_of_small_integers_wrap(dtype: torch.dtype) -> None:
+    """Triton's own have 32 bits on a GPU, unlike in its interpreter: what reads them gets as few as in eager."""
+    numbers = torch.full((3, 40), 100, dtype=dtype)
+    cluster, _ = whole_cluster(Wrapped(lambda x: (x.sum(1, dtype=dtype) * 3).long()), (numbers,))
+    (found,) = compiled(file_of(cluster, lower(cluster), is_interpreted=False), Target.parse("cuda:90"))
+    after = str(found.stages["ttir"]).rpartition("tt.reduce.return")[2]
+    assert re.findall(r"arith.muli .* tensor<.*x(i\d+)>", after) == [f"i{torch.iinfo(dtype).bits}"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8], ids=str)
+def test_running_totals_of_small_integers_compile(dtype: torch.dtype) -> None:
+    """The total that one block passes to the next has the dtype that it begins with."""
+    numbers = torch.full((3, 40), 100, dtype=dtype)
+    cluster, _ = whole_cluster(Wrapped(lambda x: x.cumsum(1, dtype=dtype)), (numbers,))
+    assert compiled(file_of(cluster, lower(cluster), is_interpreted=False), Target.parse("cuda:90"))
 
 
 def test_symbolic_sizes_compile() -> None:
