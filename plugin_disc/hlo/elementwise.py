@@ -7,9 +7,9 @@ from collections.abc import Callable
 from hub.toolkit.builders import BITS, FLOATS, HALVES, broadcast, cast, pointwise, select
 from hub.toolkit.rules import elementwise as functions
 from hub.toolkit.rules.elementwise import add, apply, eq, ge, lt, mul, ne, number, sub
-from hub.toolkit.tensors import Fill, Tensor
+from hub.toolkit.tensors import Tensor
 
-from .values import Op, Rule, same_size
+from .values import Op, Rule, number_of, same_size
 
 Function = Callable[..., Tensor]
 
@@ -17,6 +17,12 @@ Function = Callable[..., Tensor]
 def computing(source: Tensor) -> Tensor:
     """Return half-precision floats as float32, and everything else unchanged."""
     return cast(source, "f32") if source.dtype in HALVES else source
+
+
+def accumulating(op: Op, source: Tensor) -> Tensor:
+    """Return elements in the dtype in which they are combined: the result's, unless they are floats of more precision."""
+    is_wider = source.dtype not in FLOATS or op.kind == "f64"
+    return computing(cast(source, op.kind) if is_wider else source)
 
 
 def _aligned(op: Op) -> list[Tensor]:
@@ -94,12 +100,13 @@ def _remainder(left: Tensor, right: Tensor) -> Tensor:
 
 def _power(op: Op) -> Tensor:
     base, exponent = map(computing, _aligned(op))
+    number = number_of(exponent)
     if base.dtype in FLOATS:
-        known = isinstance(exponent, Fill)
-        found = functions.power(base, exponent.value) if known else pointwise("pow", base, exponent)
+        is_whole = number is not None and float(number).is_integer()  # a root is not the power 0.5 of -0.0 and -inf
+        found = functions.power(base, number) if is_whole else pointwise("pow", base, exponent)
         return cast(broadcast(found, base.shape), op.kind)
-    if isinstance(exponent, Fill) and 0 <= exponent.value <= 64:
-        return functions.power(base, int(exponent.value))
+    if number is not None and 0 <= number <= 64:
+        return functions.power(base, int(number))
     raise op.refused("integers to a power that is not a constant from 0 to 64")
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hub.toolkit.affine import Affine, identity, variable
 from hub.toolkit.builders import cast, copied, fill, iota, joined, padded, permuted, pointwise, reshaped, sliced, view
 from hub.toolkit.sizes import Size, ceil_div, plus, product, times
-from hub.toolkit.tensors import COMPUTED, IN_MEMORY, Fill, Number, Take, Tensor
+from hub.toolkit.tensors import COMPUTED, IN_MEMORY, Number, Take, Tensor
 
 from ..bindings import bindings
-from .values import Op, Rule, Sizes, Value, same_size
+from .values import Op, Rule, Sizes, Value, padding_of, same_size
 
 
 def _known(op: Op) -> tuple[Size, ...]:
@@ -116,9 +116,7 @@ def _padded(op: Op) -> Tensor:
         low, high, inside = ([*op.integers(name)] for name in names)
     if any(width != 0 for width in inside):
         raise op.refused("padding between elements")
-    if not isinstance(value, Fill):
-        raise op.refused("padding with what is not a constant")
-    return padded(source, low, high, value.value)
+    return padded(source, low, high, padding_of(op, value))
 
 
 def _numbered(op: Op) -> Tensor:

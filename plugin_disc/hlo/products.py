@@ -12,7 +12,7 @@ from hub.toolkit.tensors import Tensor
 from ..addresses import has
 from ..bindings import bindings
 from ..loops.products import MIXED_PRODUCT
-from .elementwise import computing
+from .elementwise import accumulating
 from .values import Op, Rule, same_size
 from .windows import pairs_of
 
@@ -23,7 +23,7 @@ def _product(op: Op) -> Tensor:
     As in StableHLO, the remaining dims of both operands follow in order.
     """
     numbers = bindings("_mlir_libs._stablehlo").DotDimensionNumbers(op.attribute("dot_dimension_numbers"))
-    left, right = map(computing, op.tensors())
+    left, right = (accumulating(op, each) for each in op.tensors())
     batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
     inner = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
     for dims in zip(*batch, strict=True), zip(*inner, strict=True):
@@ -33,7 +33,7 @@ def _product(op: Op) -> Tensor:
 
 
 def _plain_product(op: Op) -> Tensor:
-    left, right = map(computing, op.tensors())
+    left, right = (accumulating(op, each) for each in op.tensors())
     inner = [len(left.shape) - 1], [0]
     same_size(left.shape[-1], right.shape[0])
     return cast(_contracted(op, left, right, ([], []), inner), op.kind)
@@ -76,7 +76,7 @@ def _in_loops(left: Tensor, right: Tensor) -> Tensor:
 
 def _convolution(op: Op) -> Tensor:
     numbers = bindings("_mlir_libs._stablehlo").ConvDimensionNumbers(op.attribute("dimension_numbers"))
-    source, weight = map(computing, op.tensors())
+    source, weight = (accumulating(op, each) for each in op.tensors())
     space = len(source.shape) - 2
     ones = [1] * space
     if op.has("batch_group_count") and int(op.attribute("batch_group_count")) != 1:

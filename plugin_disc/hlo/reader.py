@@ -9,7 +9,6 @@ from typing import Any
 import sympy
 
 from hub.plugin import CompileError, HubError
-from hub.toolkit.builders import reshaped
 from hub.toolkit.sizes import Size
 from hub.toolkit.tensors import Source, Tensor
 
@@ -203,4 +202,4 @@ def _as_declared(value: Value, type_: Any) -> Value:
     for declared, size in zip(sizes, value.shape, strict=True):
         if declared is not None and declared != size:
             raise UnequalSizesError(size, declared)
-    return reshaped(value, value.shape)
+    return value

@@ -12,10 +12,11 @@ import sympy
 import torch
 
 from hub.plugin import CompileError
-from hub.toolkit.builders import cast, fill, joined, reshaped, view
+from hub.toolkit.builders import FLOATS, HALVES, cast, fill, joined, reshaped, view
+from hub.toolkit.functions import halved
 from hub.toolkit.rules.call import DTYPES
 from hub.toolkit.sizes import Size
-from hub.toolkit.tensors import Number, Source, Tensor
+from hub.toolkit.tensors import Fill, Number, Pointwise, Source, Tensor, View
 
 from ..bindings import bindings
 from ..compiler import NAME
@@ -71,11 +72,27 @@ class Given:
     def tensor(self, values: torch.Tensor) -> Tensor:
         """Return a tensor of constant values; a uniform one takes no memory."""
         kind, shape = DTYPES[values.dtype], tuple(values.shape)
-        if values.numel() and bool((values == values.reshape(-1)[0]).all()):
+        if values.numel() and _is_uniform(values):
             return fill(values.reshape(-1)[0].item(), kind, shape)
         name = f"c{len(self.data)}"
         self.data[name] = values.contiguous().view(torch.uint8).numpy().tobytes()
         return Source(shape, kind, name)
+
+
+def _is_uniform(values: torch.Tensor) -> bool:
+    """Return whether all elements are one number; zeros with different signs are not."""
+    first = values.reshape(-1)[0]
+    return bool(((values == first) & (values.signbit() == first.signbit())).all())
+
+
+def number_of(value: Tensor) -> float | None:
+    """Return the number that all elements of a constant are, or None for other tensors."""
+    if isinstance(value, View):
+        return number_of(value.source)
+    if isinstance(value, Pointwise) and value.function == "cast" and value.dtype in FLOATS:
+        number = number_of(value.arguments[0])  # numbers in half precision are casts of float32
+        return number if number is None or value.dtype not in HALVES else halved(number, value.dtype)
+    return value.value if isinstance(value, Fill) else None
 
 
 def shape_and_kind(type_: Any) -> tuple[tuple[int | None, ...], str]:
@@ -190,6 +207,14 @@ class Op:
         return CompileError(f"{line}{self.name}: {reason}", backend=NAME)
 
 
+def padding_of(op: Op, value: Tensor) -> float:
+    """Return the number with which an operation pads. Raise CompileError if it is not a constant."""
+    number = number_of(value)
+    if number is None:
+        raise op.refused("padding with what is not a constant")
+    return number
+
+
 Rule = Callable[[Op], Value | tuple[Value, ...]]
 
 
@@ -205,10 +230,11 @@ def constant_values(op: Op, name: str = "value") -> torch.Tensor:
     if text.startswith("dense_resource"):
         raise op.refused("the constant is kept apart from the program; print it in full")
     if kind == "bf16":
-        return _bfloat16(text).expand(shape) if attribute.is_splat else _bfloat16(text).reshape(shape)
+        return _bfloat16(text).reshape(()).expand(shape) if attribute.is_splat else _bfloat16(text).reshape(shape)
     if not shape or 0 not in shape:
-        values = torch.tensor(attribute.get_splat_value().value) if attribute.is_splat else _listed(attribute, kind)
-        return values.to(TORCH[kind]).expand(shape) if attribute.is_splat else values.reshape(shape)
+        if attribute.is_splat:
+            return torch.tensor(attribute.get_splat_value().value, dtype=TORCH[kind]).expand(shape)
+        return _listed(attribute, kind).reshape(shape)
     return torch.empty(shape, dtype=TORCH[kind])
 
 

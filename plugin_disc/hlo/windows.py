@@ -9,11 +9,11 @@ from hub.toolkit.builders import cast, padded, pointwise, reduced, without
 from hub.toolkit.functions import neutral
 from hub.toolkit.rules.windows import windows_of
 from hub.toolkit.sizes import Size, ceil_div, plus
-from hub.toolkit.tensors import Fill, Tensor
+from hub.toolkit.tensors import Tensor
 
 from ..loops.combine import FUNCTION
-from .elementwise import computing
-from .values import Op, Rule
+from .elementwise import accumulating
+from .values import Op, Rule, number_of, padding_of
 
 _FUNCTIONS = {
     "stablehlo.add": "sum",
@@ -42,7 +42,7 @@ def _function(op: Op, kind: str) -> str:
 
 def _with_first(function: str, result: Tensor, first: Tensor) -> Tensor:
     """Combine a result with the initial value, unless that is the neutral one."""
-    if isinstance(first, Fill) and first.value == neutral(function, first.dtype):
+    if number_of(first) == neutral(function, first.dtype):
         return result
     return pointwise(FUNCTION[function], result, first)
 
@@ -50,7 +50,7 @@ def _with_first(function: str, result: Tensor, first: Tensor) -> Tensor:
 def _reduced(op: Op) -> Tensor:
     if len(op.operands) != 2:
         raise op.refused("several tensors at once")
-    source, first = map(computing, op.tensors())
+    source, first = (accumulating(op, each) for each in op.tensors())
     function = _function(op, source.dtype)
     dims = op.integers("dimensions")
     result = without(reduced(function, source, dims), dims)
@@ -60,7 +60,7 @@ def _reduced(op: Op) -> Tensor:
 def _windows(op: Op) -> Tensor:
     if len(op.operands) != 2:
         raise op.refused("several tensors at once")
-    source, first = map(computing, op.tensors())
+    source, first = (accumulating(op, each) for each in op.tensors())
     rank = len(source.shape)
     ones = [1] * rank
     if any(step != 1 for step in op.integers("base_dilations", ones)):
@@ -69,7 +69,7 @@ def _windows(op: Op) -> Tensor:
     sizes, steps, spread = (op.integers(name, ones) for name in ("window_dimensions", "window_strides", "window_dilations"))
     before, after = _widths(op, rank)
     if any(before) or any(after):
-        source = padded(source, before, after, neutral(function, source.dtype))
+        source = padded(source, before, after, padding_of(op, first))
     counts = [
         _count(size, window, step, apart)
         for size, window, step, apart in zip(source.shape, sizes, steps, spread, strict=True)

@@ -234,6 +234,108 @@ def test_exceptional_floats_are_ieees(tmp_path: Path) -> None:
     torch.testing.assert_close(found[5], torch.erf(a), equal_nan=True)
 
 
+def test_constants_keep_their_precision_and_signs(tmp_path: Path) -> None:
+    """One number for all elements is as exact as several, and zeros of both signs are not one number."""
+    text = of(
+        """%p = stablehlo.constant dense<0.1> : tensor<2xf64>
+        %q = stablehlo.constant dense<1.0e300> : tensor<f64>
+        %r = stablehlo.constant dense<0.1> : tensor<bf16>
+        %s = stablehlo.constant dense<[0.0, -0.0]> : tensor<2xf32>
+        %0 = stablehlo.multiply %a, %p : tensor<2xf64>
+        %1 = stablehlo.multiply %b, %q : tensor<f64>
+        %2 = stablehlo.multiply %c, %r : tensor<bf16>
+        %3 = stablehlo.divide %d, %s : tensor<2xf32>""",
+        "tensor<2xf64>; tensor<f64>; tensor<bf16>; tensor<2xf32>",
+        "tensor<2xf64>; tensor<f64>; tensor<bf16>; tensor<2xf32>",
+        "%0, %1, %2, %3",
+    )
+    ones = torch.ones(2, dtype=torch.float64), torch.ones((), dtype=torch.float64), torch.ones((), dtype=torch.bfloat16)
+    found = compiled(text, tmp_path)(*ones, torch.ones(2))
+    assert [each.tolist() for each in found] == [[0.1, 0.1], 1e300, 0.10009765625, [torch.inf, -torch.inf]]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+def test_padding_is_of_every_precision(kind: str, tmp_path: Path) -> None:
+    """What surrounds a tensor, or the windows of one, may be any constant, also a converted one."""
+    text = of(
+        f"""%n = stablehlo.constant dense<-2.0> : tensor<{kind}>
+        %f = stablehlo.constant dense<0.1> : tensor<f32>
+        %m = stablehlo.convert %f : (tensor<f32>) -> tensor<{kind}>
+        %0 = stablehlo.pad %a, %m, low = [1], high = [0], interior = [0] : (tensor<3x{kind}>, tensor<{kind}>) -> tensor<4x{kind}>
+        %1 = "stablehlo.reduce_window"(%a, %n) ({{
+          ^bb0(%x: tensor<{kind}>, %y: tensor<{kind}>):
+            %s = stablehlo.maximum %x, %y : tensor<{kind}>
+            stablehlo.return %s : tensor<{kind}>
+        }}) {{window_dimensions = array<i64: 2>, padding = dense<[[1, 0]]> : tensor<1x2xi64>}} : (tensor<3x{kind}>, tensor<{kind}>) -> tensor<3x{kind}>""",
+        f"tensor<3x{kind}>",
+        f"tensor<4x{kind}>; tensor<3x{kind}>",
+        "%0, %1",
+    )
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[kind]
+    values = torch.tensor([-3.0, -1.5, -4.0], dtype=dtype)
+    padded, highest = compiled(text, tmp_path)(values)
+    assert torch.equal(padded, functional.pad(values, (1, 0), value=0.1))
+    assert highest.tolist() == [-2.0, -1.5, -1.5]
+
+
+def test_windows_over_the_edge_begin_with_what_surrounds_them(tmp_path: Path) -> None:
+    """The first value is counted once for each window, and for each of its places outside of the tensor."""
+    text = of(
+        """%c = stablehlo.constant dense<1.0> : tensor<f32>
+        %0 = "stablehlo.reduce_window"(%a, %c) ({
+          ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+            %s = stablehlo.add %x, %y : tensor<f32>
+            stablehlo.return %s : tensor<f32>
+        }) {window_dimensions = array<i64: 3>, padding = dense<1> : tensor<1x2xi64>} : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>""",
+        "tensor<4xf32>",
+        "tensor<4xf32>",
+        "%0",
+    )
+    assert compiled(text, tmp_path)(torch.zeros(4))[0].tolist() == [2.0, 1.0, 1.0, 2.0]
+
+
+def test_sums_have_the_range_of_the_result(tmp_path: Path) -> None:
+    """Small integers that are multiplied, or added up, as larger ones do not wrap on the way."""
+    text = of(
+        """%z = stablehlo.constant dense<0> : tensor<i32>
+        %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<2x4xi8>, tensor<4x2xi8>) -> tensor<2x2xi32>
+        %1 = stablehlo.dot %a, %b : (tensor<2x4xi8>, tensor<4x2xi8>) -> tensor<2x2xi32>
+        %2 = "stablehlo.reduce"(%a, %z) ({
+          ^bb0(%x: tensor<i32>, %y: tensor<i32>):
+            %s = stablehlo.add %x, %y : tensor<i32>
+            stablehlo.return %s : tensor<i32>
+        }) {dimensions = array<i64: 1>} : (tensor<2x4xi8>, tensor<i32>) -> tensor<2xi32>
+        %3 = "stablehlo.reduce_window"(%a, %z) ({
+          ^bb0(%x: tensor<i32>, %y: tensor<i32>):
+            %s = stablehlo.add %x, %y : tensor<i32>
+            stablehlo.return %s : tensor<i32>
+        }) {window_dimensions = array<i64: 1, 2>} : (tensor<2x4xi8>, tensor<i32>) -> tensor<2x3xi32>""",
+        "tensor<2x4xi8>; tensor<4x2xi8>",
+        "tensor<2x2xi32>; tensor<2x2xi32>; tensor<2xi32>; tensor<2x3xi32>",
+        "%0, %1, %2, %3",
+    )
+    hundreds = torch.full((2, 4), 100, dtype=torch.int8)
+    found = compiled(text, tmp_path)(hundreds, hundreds.reshape(4, 2))
+    assert [each.unique().tolist() for each in found] == [[40000], [40000], [400], [200]]
+
+
+def test_a_power_is_no_root(tmp_path: Path) -> None:
+    """The power 0.5 of -0.0 is 0, and of minus infinity it is infinity."""
+    text = of(
+        """%c = stablehlo.constant dense<0.5> : tensor<3xf32>
+        %d = stablehlo.constant dense<-0.5> : tensor<3xf32>
+        %0 = stablehlo.power %a, %c : tensor<3xf32>
+        %1 = stablehlo.power %a, %d : tensor<3xf32>""",
+        "tensor<3xf32>",
+        "tensor<3xf32>; tensor<3xf32>",
+        "%0, %1",
+    )
+    root, inverse = compiled(text, tmp_path)(torch.tensor([4.0, -0.0, -torch.inf]))
+    assert root.tolist() == [2.0, 0.0, torch.inf]
+    assert not root.signbit().any()
+    assert inverse.tolist() == [0.5, torch.inf, 0.0]
+
+
 def test_mhlo_in_its_short_form_is_taken() -> None:
     """Not only what is printed here: names are mapped wherever they stand."""
     text = ADDED.replace("stablehlo.", "mhlo.").replace(
