@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from hub.toolkit.functions import TRANSCENDENTAL
@@ -52,7 +53,8 @@ def emitted(writer: Writer, function: str, dtype: str, arguments: Sequence[Value
     if dtype == "f32" and function in _WRITTEN_OUT:
         return _WRITTEN_OUT[function](writer, arguments[0])
     if function in _SLEEF:
-        return _called(writer, function, dtype, arguments)
+        found = _called(writer, function, dtype, arguments)
+        return found if function not in ("acosh", "asinh") else _where_large(writer, function, dtype, arguments[0], found)
     return FUNCTIONS[function](writer, dtype, arguments)
 
 
@@ -264,6 +266,24 @@ def _called(writer: Writer, function: str, dtype: str, arguments: Sequence[Value
         return result
     text = f"vector.extract {result.name}[0] : {dtype} from {writer.vector(dtype)}"
     return writer.put(text, dtype, is_wide=False, level=result.level)
+
+
+_LARGE = 2.0**28
+"""Magnitude from which log(2 |x|) differs from acosh and asinh in no bit of a float64."""
+
+
+def _where_large(writer: Writer, function: str, dtype: str, source: Value, found: Value) -> Value:
+    """Return acosh or asinh; large numbers, which Sleef squares beyond what is finite, have the logarithm instead."""
+
+    def number(value: float) -> Value:
+        return writer.constant(value, dtype, is_wide=source.is_wide)
+
+    size = source if function == "acosh" else emitted(writer, "abs", dtype, (source,))
+    large = emitted(writer, "add", dtype, (emitted(writer, "log", dtype, (size,)), number(math.log(2.0))))
+    if function == "asinh":
+        large = emitted(writer, "copysign", dtype, (large, source))
+    is_large = emitted(writer, "gt", "i1", (size, number(_LARGE)))
+    return emitted(writer, "select", dtype, (is_large, large, found))
 
 
 FUNCTIONS: dict[str, Emit] = {

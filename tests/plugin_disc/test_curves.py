@@ -1,7 +1,8 @@
-"""exp and tanh as DISC writes them out, over all of float32."""
+"""exp and tanh as DISC writes them out, over all of float32; and acosh of large numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -35,3 +36,14 @@ def test_curves(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     finite = found.isfinite()
     away = (found.double() - exact).abs() / exact.abs().clamp(min=SMALLEST)
     assert float(away[finite].max()) <= 2 * ULP
+
+
+@pytest.mark.usefixtures("lanes")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_areas_of_large_numbers(dtype: torch.dtype) -> None:
+    """What is finite in eager is finite: acosh does not square its input."""
+    powers = torch.arange(0.0, math.log2(torch.finfo(dtype).max), 0.25, dtype=torch.float64).exp2()
+    inputs = torch.cat((powers, -powers, torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0]))).to(dtype)
+    cluster, values = whole_cluster(Wrapped(torch.acosh), (inputs,))
+    (found,) = create().compile(cluster, CompileSettings(threads=1))(*values)
+    torch.testing.assert_close(found, torch.acosh(inputs), rtol=4 * torch.finfo(dtype).eps, atol=0.0, equal_nan=True)

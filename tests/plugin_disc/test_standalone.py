@@ -336,6 +336,15 @@ def test_a_power_is_no_root(tmp_path: Path) -> None:
     assert inverse.tolist() == [0.5, torch.inf, 0.0]
 
 
+def test_large_areas_are_finite(tmp_path: Path) -> None:
+    """The inverses of hyperbolic functions do not square what they are given."""
+    lines = [f"%{name} = chlo.{name} %a : tensor<3xf32> -> tensor<3xf32>" for name in ("asinh", "acosh")]
+    text = of("\n".join(lines), "tensor<3xf32>", "tensor<3xf32>; tensor<3xf32>", "%asinh, %acosh")
+    given = torch.tensor([3e38, -1e30, 1.5])
+    for found, function in zip(compiled(text, tmp_path)(given), (torch.asinh, torch.acosh), strict=True):
+        torch.testing.assert_close(found, function(given.double()).float(), equal_nan=True)
+
+
 def test_mhlo_in_its_short_form_is_taken() -> None:
     """Not only what is printed here: names are mapped wherever they stand."""
     text = ADDED.replace("stablehlo.", "mhlo.").replace(
