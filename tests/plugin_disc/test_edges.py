@@ -71,3 +71,12 @@ def test_an_input_of_another_dtype_is_refused() -> None:
     executable = create().compile(cluster, ONE)
     with pytest.raises(InputRefused, match="bfloat16"):
         executable(values[0].bfloat16())
+
+
+@pytest.mark.parametrize("limits", [(-0.0, None), (0.0, None), (None, -0.0), (-0.0, 1.0)], ids=str)
+def test_a_limit_of_zero_keeps_its_sign(limits: tuple[float | None, float | None]) -> None:
+    """What follows may divide by it."""
+    source = torch.tensor([1.0, -3.0, 0.0, -0.0])
+    cluster, values = whole_cluster(Wrapped(lambda x: 1 / x.clamp(*limits)), (source,))
+    (found,) = create().compile(cluster, CompileSettings(threads=1))(*values)
+    assert torch.equal(found, 1 / source.clamp(*limits))

@@ -408,8 +408,9 @@ def _clamp(call: Call) -> Tensor:
     for name, function in (("min", maximum), ("max", minimum)):
         if not call.has(name):
             continue
-        if call.raw(name) == 0:
-            low, high = (0, None) if name == "min" else (None, 0)
+        limit = call.raw(name)
+        if limit == 0:
+            low, high = (limit, None) if name == "min" else (None, limit)
             result = clamped(result, low, high, keeps_zeros=call.is_on_cpu)
         else:
             result = function(result, cast(call.tensor(name), kind))
