@@ -128,7 +128,8 @@ def equal_windows(node: fx.Node) -> str | None:
     if all(size == 1 for size in wanted):
         return None
     sizes = tuple(value_of(argument(node, "self")).shape)[-len(wanted) :]
-    if any(map(is_symbolic, (*sizes, *wanted))) or any(old % new for old, new in zip(sizes, wanted, strict=True)):
+    pairs = tuple(zip(sizes, wanted, strict=True))
+    if any(map(is_symbolic, (*sizes, *wanted))) or any(not new or old % new for old, new in pairs):
         return f"adaptive windows from {list(sizes)} to {list(wanted)} are of unequal size"
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hub.toolkit.affine import Affine, variable
 from hub.toolkit.builders import broadcast, broadcast_shape, cast, copied, fill, iota, pointwise, reshaped, select
 from hub.toolkit.rules.call import Call, Rule
-from hub.toolkit.sizes import Size
+from hub.toolkit.sizes import Size, product
 from hub.toolkit.tensors import COMPUTED, IN_MEMORY, Number, Take, Tensor
 
 
@@ -39,6 +39,8 @@ def _index_select(call: Call) -> Tensor:
 
 def _gather(call: Call) -> Tensor:
     source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
+    if product(places.shape) == 0:  # an index without elements may have any rank
+        return fill(0, call.dtype, call.shape)
     dim = call.raw("dim") % len(source.shape)
     index = tuple(places if place == dim else along(call.shape, place) for place in range(len(source.shape)))
     return take(source, call.shape, index)
