@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, cast
 import torch
 
 from hub.cache.artifacts import check_artifact
+from hub.cache.artifacts import discard_artifact
 from hub.config.options import Options
 from hub.discovery.registry import Registry, registry
 from hub.dispatch.assemble import Assembled, Loaded, assemble, uses_openmp
@@ -199,7 +199,7 @@ def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int |
             _check_leftovers(built.loaded, before, _inputs(cluster))
         except PluginError:
             if candidate.folder is not None:
-                shutil.rmtree(candidate.folder, ignore_errors=True)  # it was saved already, and must not be found
+                discard_artifact(candidate.folder, is_damaged=False)  # it was saved already, and must not be found
             raise
     if is_kept:
         _state.built[candidate.name] = built.loaded
