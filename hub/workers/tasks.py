@@ -15,8 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from hub.cache.artifacts import check_artifact
-from hub.cache.artifacts import discard_artifact
+from hub.cache.artifacts import check_artifact, discard_artifact
 from hub.config.options import Options
 from hub.discovery.registry import Registry, registry
 from hub.dispatch.assemble import Assembled, Loaded, assemble, uses_openmp
