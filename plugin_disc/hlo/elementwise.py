@@ -102,9 +102,9 @@ def _power(op: Op) -> Tensor:
     base, exponent = map(computing, _aligned(op))
     number = number_of(exponent)
     if base.dtype in FLOATS:
-        is_whole = number is not None and float(number).is_integer()  # a root is not the power 0.5 of -0.0 and -inf
-        found = functions.power(base, number) if is_whole else pointwise("pow", base, exponent)
-        return cast(broadcast(found, base.shape), op.kind)
+        if number is not None and float(number).is_integer():  # a root is not the power 0.5 of -0.0 and -inf
+            return cast(broadcast(functions.power(base, number), base.shape), op.kind)
+        return cast(broadcast(pointwise("pow", base, exponent), base.shape), op.kind)
     if number is not None and 0 <= number <= 64:
         return functions.power(base, int(number))
     raise op.refused("integers to a power that is not a constant from 0 to 64")
