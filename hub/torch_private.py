@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         GuardFilterEntry,
     )
     from torch._dynamo.utils import counters
+    from torch._dynamo.variables.base import VariableTracker
     from torch._functorch import config as functorch_config
     from torch._functorch._aot_autograd.schemas import OutputType
     from torch._functorch.aot_autograd import aot_export_module
@@ -412,6 +413,11 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
             "torch._dynamo.symbolic_convert:InstructionTranslator",
             "What generated code does beside calling the graph, known only while Dynamo writes it.",
             "current_tx",
+        ),
+        "VariableTracker": _class(
+            "torch._dynamo.variables.base:VariableTracker",
+            "What Dynamo knows of a value, to find those of the result on which it makes no guard.",
+            "visit",
         ),
         "is_fx_symbolic_tracing": _function(
             "torch.fx._symbolic_trace:is_fx_symbolic_tracing", "Whether `torch.fx` traces; `torch.compiler` does not say."

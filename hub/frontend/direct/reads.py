@@ -158,30 +158,39 @@ class Needs:
 
 
 def needs_of(
-    guards: Iterable[tuple[str, Guard]], is_input: frozenset[str], scope: Mapping[str, Any], functions: Iterable[Any] = ()
+    guards: Iterable[tuple[str, Guard]],
+    unguarded: Iterable[Source],
+    is_input: frozenset[str],
+    scope: Mapping[str, Any],
+    functions: Iterable[Any] = (),
 ) -> Needs:
     """Return which guards, each given after its kind, a watch implies, and which have to be checked.
 
-    `is_input` names the root sources that are the inputs of a call. `scope` and `functions` are as in `find`.
+    `unguarded` are the sources of values in the result on which Dynamo makes no guard. `is_input` names the root sources
+    that are the inputs of a call. `scope` and `functions` are as in `find`.
     """
     steps: dict[tuple[Any, bool, bool], Step] = {}
     kept: list[Guard] = []
     of_the_thread: list[Guard] = []
     unwatched: list[Unwatched] = []
     finder = _Finder(scope, functions)
-    for kind, guard in guards:
-        if kind in _OF_THE_THREAD:
-            of_the_thread.append(guard)
-            continue
-        placed = _placed(kind, guard, is_input)
+
+    def is_watched(placed: tuple[Step, ...] | Unwatched) -> bool:
         if not isinstance(placed, Unwatched):
             placed = next((why for step in placed if (why := finder.note(step))), placed)
         if isinstance(placed, Unwatched):
             unwatched.append(placed)
-        if isinstance(placed, Unwatched) or not placed:
+            return False
+        steps.update(((step.source, step.is_read, step.is_deep), step) for step in placed)
+        return bool(placed)
+
+    for kind, guard in guards:
+        if kind in _OF_THE_THREAD:
+            of_the_thread.append(guard)
+        elif not is_watched(_placed(kind, guard, is_input)):
             kept.append(guard)
-        else:
-            steps.update(((step.source, step.is_read, step.is_deep), step) for step in placed)
+    for source in unguarded:
+        is_watched(_placed_in_result(source, is_input))
     return Needs(tuple(steps.values()), tuple(kept), tuple(of_the_thread), unwatched[0] if unwatched else None)
 
 
@@ -201,6 +210,14 @@ def _placed(kind: str, guard: Guard, is_input: frozenset[str]) -> tuple[Step, ..
     if kind not in _KNOWN:
         return Unwatched(name, "this kind of guard has no equal here")
     return (Step(source, name, kind not in _BY_IDENTITY, kind in _ON_EQUALITY),)
+
+
+def _placed_in_result(source: Source, is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
+    """Return as `_placed` does for a number or string in the result, which Dynamo's code reads at each call."""
+    name = f"{source.name} in the result"
+    if root_of(source).name not in is_input:
+        return (Step(source, name, is_read=False),)
+    return () if _is_compared(source) else Unwatched(name, "an attribute of an input is read")
 
 
 def find(steps: Sequence[Step], scope: Mapping[str, Any], functions: Iterable[Any] = ()) -> Reads | Unwatched:

@@ -21,6 +21,7 @@ from hub.torch_private import (
     GuardFilterEntry,
     InstructionTranslator,
     Source,
+    VariableTracker,
     dynamo_config,
     get_cache_entry_list,
 )
@@ -66,6 +67,7 @@ class _Made:
     output: weakref.ref[Any]
     """Dynamo's `OutputGraph`."""
     more: Effects
+    unguarded: tuple[Source, ...]
     inputs: tuple[Source, ...]
 
 
@@ -87,7 +89,7 @@ class Captures:
     def made(self, graph: CompiledGraph, output: Any) -> None:
         """Record a new graph and Dynamo's state of the program that it was made from."""
         inputs = tuple(found for one in output.graphargs if (found := _input_tensor(one)) is not None)
-        self._made = _Made(weakref.ref(graph), weakref.ref(output), effects_of(output), inputs)
+        self._made = _Made(weakref.ref(graph), weakref.ref(output), effects_of(output), unguarded_in(output), inputs)
 
     def guarded_by(self, entries: Sequence[GuardFilterEntry]) -> Sequence[bool]:
         """Record the guards on the code whose graph was made last, and keep all of them. This is a `guard_filter_fn`."""
@@ -108,7 +110,7 @@ class Captures:
         assert output is not None and code is not None, "Dynamo compiles it just now"
         scope = {"L": output.local_scope, "G": output.global_scope}
         guards = ((entry.guard_type, entry.orig_guard) for entry in entries)
-        needs = needs_of(guards, INPUTS, scope, self.functions)
+        needs = needs_of(guards, made.unguarded, INPUTS, scope, self.functions)
         check = None if made.more.breaks else checked(code, output, needs.kept)
         needs = replace(needs, kept=(), of_the_thread=())  # they hold what the program read
         return Capture(made.graph, needs, made.more, CompileContext.current_compile_id(), check, made.inputs)
@@ -217,6 +219,22 @@ def effects_of(output: Any) -> Effects:
         return Effects(writes="it gives tensors hooks")
     written = [one for one in effects.id_to_variable.values() if effects.is_modified(one) and _lasts(one, effects)]
     return Effects(writes=f"every call writes to {_place(written[0])}" if written else "")
+
+
+def unguarded_in(output: Any) -> tuple[Source, ...]:
+    """Return where Dynamo's generated code reads numbers and strings of the result at each call, without a guard on them.
+
+    PyTorch 2.13 makes no guard on a value that a program only passes on (`LazyConstantVariable`).
+    """
+    found: list[Source] = []
+
+    def look(variable: Any) -> None:
+        if type(variable).__name__ == "LazyConstantVariable":  # one that is used is replaced by what it stands for
+            found.append(variable.source)
+
+    values = [output.root_tx.stack[-1:], *output.side_effects.store_attr_mutations.values()]
+    VariableTracker.visit(look, values)
+    return tuple(found)
 
 
 def _lasts(variable: Any, effects: Any) -> bool:

@@ -25,7 +25,7 @@ from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.bypass import bypass
 from hub.frontend.direct.general import apart, checked
 from hub.frontend.direct.reads import Needs, Reads, Step, find, needs_of, root_of
-from hub.frontend.direct.recorder import Effects, effects_of
+from hub.frontend.direct.recorder import Effects, effects_of, unguarded_in
 from hub.frontend.direct.trial import Pause
 from hub.frontend.direct.watch import CHANGED, SAME, Watch, native, why_unwatched
 from hub.frontend.direct.watches import OF_MODULES, Held, Uses, entered_by, hooks_on_all, place_for
@@ -55,6 +55,7 @@ class Shortcut:
         self._code = code
         self._output: weakref.ref[Any] | None = None
         self._effects = Effects()
+        self._unguarded: tuple[Source, ...] = ()
         self._graph: weakref.ref[CompiledGraph] | None = None
         self._found: tuple[Any, Guards] | None = None
 
@@ -74,6 +75,7 @@ class Shortcut:
     def made(self, output: Any) -> None:
         """Note that the frame's code calls a graph, and Dynamo's state of the frame, which it passes to no hook."""
         self._output, self._effects = weakref.ref(output), effects_of(output)
+        self._unguarded = unguarded_in(output)
 
     def calls(self, graph: CompiledGraph) -> None:
         """Note the graph if nothing is between it and the code. One that writes to its inputs compares weights itself."""
@@ -86,7 +88,7 @@ class Shortcut:
         if output is None or not is_torch_function_enabled():
             return
         try:
-            self._found = _split(self._code, output, list(guards), self._graph, self._effects)
+            self._found = _split(self._code, output, list(guards), self._unguarded, self._graph, self._effects)
         except Exception:  # noqa: BLE001 - it walks the user's objects; without a shortcut Dynamo checks all guards
             self._found = None
 
@@ -128,6 +130,7 @@ def _split(
     code: types.CodeType,
     output: Any,
     guards: Sequence[Any],
+    unguarded: Sequence[Source],
     graph: weakref.ref[CompiledGraph] | None,
     effects: Effects,
 ) -> tuple[Any, Guards] | None:
@@ -135,7 +138,7 @@ def _split(
     scope = {"L": output.local_scope, "G": output.global_scope}
     modules = {f"L[{name!r}]": name for name, one in output.local_scope.items() if isinstance(one, torch.nn.Module)}
     inputs = frozenset(f"L[{name!r}]" for name in output.local_scope) - modules.keys()
-    needs = needs_of(((guard.create_fn_name(), guard) for guard in guards), inputs, scope)
+    needs = needs_of(((guard.create_fn_name(), guard) for guard in guards), unguarded, inputs, scope)
     sources = (guard.originating_source for guard in needs.kept if guard.create_fn_name() == "TENSOR_MATCH")
     tensors = [source for source in sources if root_of(source).name in inputs]
     # Dynamo compares the thread's dispatch keys together with the form of a tensor: without one it would not see them.
