@@ -199,6 +199,35 @@ def test_an_input_that_is_written_to_may_become_the_models_own() -> None:
     assert_same(compiled(model.kept, at), expected, "the buffer as an input")
 
 
+class Special(nn.Module):
+    """A model that treats one of its own tensors in another way."""
+
+    def __init__(self, *, is_read: bool) -> None:
+        super().__init__()
+        self.is_read = is_read
+        self.register_buffer("special", torch.ones(6, 4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return one of two results, by which tensor the first input is."""
+        return (y + x if self.is_read else y) * (5.0 if x is self.special else 2.0) + self.special.sum()
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_input_of_any_size_may_be_the_models_own(is_read: bool) -> None:
+    model = Special(is_read=is_read).eval()
+    compiled = hub.compile(model, options=OPTIONS)
+
+    def calls() -> None:
+        for size in (2, 3, 4, 5, 7, 8, 9):
+            compiled(torch.randn(size, 4), torch.randn(size, 4))
+
+    ready(compiled, calls)
+    assert n_direct(compiled, calls) > 0
+    given = model.special, torch.randn(6, 4)
+    for _ in range(3):
+        assert_same(compiled(*given), model(*given), "the buffer as an input")
+
+
 class Of:
     """An object that is compared by which one it is."""
 

@@ -86,14 +86,14 @@ class General:
     check: Check
     modes: Modes
     run: Callable[..., Any]
-    are_apart: Callable[[Mapping[str, Any]], bool] | None
-    """Return whether no input is a part of the model; None if that makes no difference."""
+    are_apart: Callable[[Mapping[str, Any]], bool]
+    """Return whether no input is a part of the model. Dynamo guards that, but among the tensors that it checks itself."""
     may_have_entry: bool
     """Whether a form of its inputs may get an entry, which is faster; False if that was tried."""
 
     def takes(self, scope: Mapping[str, Any]) -> bool:
         """Return whether the code is valid for a call, given as its arguments by name, while the watch holds."""
-        return self.modes.hold() and self.check.holds(scope) and (self.are_apart is None or self.are_apart(scope))
+        return self.modes.hold() and self.check.holds(scope) and self.are_apart(scope)
 
 
 def generated(code: types.CodeType, compile_id: Any, names: dict[str, Any]) -> Callable[..., Any] | None:

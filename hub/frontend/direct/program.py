@@ -432,5 +432,4 @@ def _general(
     graph, run = capture.graph(), generated(code, capture.compile_id, names)
     if capture.check is None or graph is None or run is None:
         return None
-    are_apart = apart(capture.inputs, watch) if graph.graph.mutated else None
-    return General(capture.check, modes, run, are_apart, may_have_entry)
+    return General(capture.check, modes, run, apart(capture.inputs, watch), may_have_entry)

@@ -194,6 +194,12 @@ def needs_of(
     return Needs(tuple(steps.values()), tuple(kept), tuple(of_the_thread), unwatched[0] if unwatched else None)
 
 
+def tensors_of(needs: Needs, is_input: frozenset[str]) -> tuple[Source, ...]:
+    """Return the sources of the tensors that a program reads from its inputs, in the graph or by identity alone."""
+    found = (guard.originating_source for guard in needs.kept if guard.create_fn_name() == "TENSOR_MATCH")
+    return tuple(source for source in found if root_of(source).name in is_input)
+
+
 def _placed(kind: str, guard: Guard, is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
     """Return the sources that a guard reads, () if they are inputs that entries compare in full, or why it is unwatched."""
     source = guard.originating_source

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.general import Check, checked
-from hub.frontend.direct.reads import Needs, Step, needs_of, root_of
+from hub.frontend.direct.reads import Needs, Step, needs_of, tensors_of
 from hub.torch_private import (
     CompileContext,
     GuardFilterEntry,
@@ -56,7 +56,7 @@ class Capture:
     check: Check | None
     """A checker of the guards that no watch implies; None if only Dynamo can call the code."""
     inputs: tuple[Source, ...]
-    """Sources of the graph's tensors among the inputs of a call."""
+    """Sources of the tensors that the program reads from the inputs of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,6 @@ class _Made:
     """Dynamo's `OutputGraph`."""
     more: Effects
     unguarded: tuple[Source, ...]
-    inputs: tuple[Source, ...]
 
 
 class Captures:
@@ -88,8 +87,7 @@ class Captures:
 
     def made(self, graph: CompiledGraph, output: Any) -> None:
         """Record a new graph and Dynamo's state of the program that it was made from."""
-        inputs = tuple(found for one in output.graphargs if (found := _input_tensor(one)) is not None)
-        self._made = _Made(weakref.ref(graph), weakref.ref(output), effects_of(output), unguarded_in(output), inputs)
+        self._made = _Made(weakref.ref(graph), weakref.ref(output), effects_of(output), unguarded_in(output))
 
     def guarded_by(self, entries: Sequence[GuardFilterEntry]) -> Sequence[bool]:
         """Record the guards on the code whose graph was made last, and keep all of them. This is a `guard_filter_fn`."""
@@ -112,8 +110,9 @@ class Captures:
         guards = ((entry.guard_type, entry.orig_guard) for entry in entries)
         needs = needs_of(guards, made.unguarded, INPUTS, scope, self.functions)
         check = None if made.more.breaks else checked(code, output, needs.kept)
+        inputs = tensors_of(needs, INPUTS)
         needs = replace(needs, kept=(), of_the_thread=())  # they hold what the program read
-        return Capture(made.graph, needs, made.more, CompileContext.current_compile_id(), check, made.inputs)
+        return Capture(made.graph, needs, made.more, CompileContext.current_compile_id(), check, inputs)
 
     def forget(self) -> None:
         """Forget all programs: their code will be captured again."""
@@ -196,13 +195,6 @@ class Recorder:
     def _saw(self, graph: CompiledGraph, args: Sequence[Any], outputs: Sequence[Any]) -> None:
         if threading.get_ident() == self._thread:  # other threads may call it meanwhile
             self.calls.append(Seen(graph, args, outputs))
-
-
-def _input_tensor(graph_argument: Any) -> Source | None:
-    """Return the source of a graph's argument if it is a tensor in the inputs of a call, else None."""
-    source = graph_argument.source
-    is_tensor = graph_argument.is_tensor and not graph_argument.pass_arg_as_tensor
-    return source if is_tensor and source is not None and root_of(source).name in INPUTS else None
 
 
 def effects_of(output: Any) -> Effects:

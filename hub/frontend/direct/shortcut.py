@@ -24,7 +24,7 @@ from hub.frontend.bindings import CALLED, Binding
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.bypass import bypass
 from hub.frontend.direct.general import apart, checked
-from hub.frontend.direct.reads import Needs, Reads, Step, find, needs_of, root_of
+from hub.frontend.direct.reads import Needs, Reads, Step, find, needs_of, root_of, tensors_of
 from hub.frontend.direct.recorder import Effects, effects_of, unguarded_in
 from hub.frontend.direct.trial import Pause
 from hub.frontend.direct.watch import CHANGED, SAME, Watch, native, why_unwatched
@@ -139,8 +139,7 @@ def _split(
     modules = {f"L[{name!r}]": name for name, one in output.local_scope.items() if isinstance(one, torch.nn.Module)}
     inputs = frozenset(f"L[{name!r}]" for name in output.local_scope) - modules.keys()
     needs = needs_of(((guard.create_fn_name(), guard) for guard in guards), unguarded, inputs, scope)
-    sources = (guard.originating_source for guard in needs.kept if guard.create_fn_name() == "TENSOR_MATCH")
-    tensors = [source for source in sources if root_of(source).name in inputs]
+    tensors = tensors_of(needs, inputs)
     # Dynamo compares the thread's dispatch keys together with the form of a tensor: without one it would not see them.
     if len(needs.steps) < MIN_STEPS or not tensors:
         return None
