@@ -136,6 +136,10 @@ CHANGES: list[tuple[Callable[[], tuple[dict[str, tuple[Any, ...]], Any]], Callab
     (function, lambda one: setattr(one, "__defaults__", None)),
     (function, lambda one: setattr(one, "__kwdefaults__", {"y": 2})),
     (function, lambda one: one.__kwdefaults__.update(y=3)),
+    (function, lambda one: setattr(one, "__name__", "other")),
+    (function, lambda one: setattr(one, "__qualname__", "other")),
+    (function, lambda one: setattr(one, "__doc__", "other")),
+    (function, lambda one: setattr(one, "__module__", "other")),
     (function, lambda one: setattr(one, "attribute", 1)),
     (function, lambda one: setattr(one, "__dict__", {})),
     (klass, lambda one: setattr(one, "attribute", 2)),
@@ -260,11 +264,17 @@ def test_what_was_there_is_kept() -> None:
     names: dict[str, Any] = {"a": Plain()}
     items: list[Any] = [Plain()]
     cell = cell_of(Plain())
-    kept = [weakref.ref(one) for one in (names["a"], items[0], cell.cell_contents)]
-    found = comparison(keyed=((names, ("a",), (names["a"],)),), lists=(items,), cells=(cell,))
-    names["a"] = items[0] = cell.cell_contents = None
+    about = types.FunctionType(default.__code__, {}, "one")
+    about.__doc__, about.__module__ = cast("Any", Plain()), cast("Any", Plain())
+    kept = [
+        weakref.ref(one) for one in (names["a"], items[0], cell.cell_contents, about.__doc__, cast("Any", about.__module__))
+    ]
+    found = comparison(keyed=((names, ("a",), (names["a"],)),), lists=(items,), cells=(cell,), functions=(about,))
+    names["a"] = items[0] = cell.cell_contents = about.__doc__ = about.__module__ = cast("Any", None)
     assert all(ref() is not None for ref in kept)
     assert not found.holds()
+    del found
+    assert all(ref() is None for ref in kept)
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,36 @@ def slot() -> Case:
     return Case(scaled(it=it), lambda: setattr(it, "scale", 5.0))
 
 
+def about_a_function(name: str) -> Callable[[], Case]:
+    """Return a case in which a function is told something else about itself."""
+
+    def make() -> Case:
+        def it(x: torch.Tensor) -> torch.Tensor:
+            """Return twice the input."""
+            return x * 2
+
+        first = getattr(it, name)
+        model = Net(lambda self, x: self.it(self.linear(x)) * (2.0 if getattr(self.it, name) == first else 5.0), it=it)
+        return Case(model, lambda: setattr(it, name, "other"))
+
+    return make
+
+
+for name in ("__name__", "__doc__", "__module__"):  # Dynamo takes another `__qualname__` than eager has
+    case(about_a_function(name))
+    CASES[-1].__name__ = f"{name.strip('_')}_of_a_function"
+
+
+@case
+def name_of_a_method() -> Case:
+    class It:
+        def read(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    model = Net(lambda self, x: self.it.read(self.linear(x)) * (2.0 if self.it.read.__name__ == "read" else 5.0), it=It())
+    return Case(model, lambda: setattr(It.read, "__name__", "other"))
+
+
 @case
 def namespace() -> Case:
     it = types.SimpleNamespace(scale=2.0)
@@ -742,8 +772,11 @@ def compiled_by_torch(model: Any, options: Any) -> Any:
     return torch.compile(model, backend="hub", options=options)
 
 
+WAYS: list[Callable[..., Any]] = [hub.compile, compiled_by_torch]
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("way", [hub.compile, compiled_by_torch])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
 def test_no_answer_is_stale(make: Callable[[], Case], way: Callable[..., Any]) -> None:
     """What eager answers after a change is what the compiled model answers, in this call and in later ones."""

@@ -59,7 +59,7 @@ typedef struct {
 
 typedef struct {
     PyFunctionObject *function;
-    PyObject *code, *defaults, *keyword_defaults, *closure;
+    PyObject *code, *defaults, *keyword_defaults, *closure, *name, *qualified_name, *doc, *module;
 } Coded;
 
 typedef struct {
@@ -294,8 +294,10 @@ comparison_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             goto failed;
         }
         PyFunctionObject *function = (PyFunctionObject *)object;
-        PyObject *parts[] = {function->func_code, function->func_defaults, function->func_kwdefaults, function->func_closure};
-        self->coded[i] = (Coded){function, parts[0], parts[1], parts[2], parts[3]};
+        PyObject *parts[] = {function->func_code,    function->func_defaults, function->func_kwdefaults,
+                             function->func_closure, function->func_name,     function->func_qualname,
+                             function->func_doc,     function->func_module};
+        self->coded[i] = (Coded){function, parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], parts[7]};
         for (size_t k = 0; k < sizeof(parts) / sizeof(parts[0]); k++)
             if (parts[k] != NULL && PyList_Append(values, parts[k]) < 0)
                 goto failed;
@@ -398,6 +400,10 @@ is_as_it_was(Comparison *self)
         differences |= (uintptr_t)row->function->func_defaults ^ (uintptr_t)row->defaults;
         differences |= (uintptr_t)row->function->func_kwdefaults ^ (uintptr_t)row->keyword_defaults;
         differences |= (uintptr_t)row->function->func_closure ^ (uintptr_t)row->closure;
+        differences |= (uintptr_t)row->function->func_name ^ (uintptr_t)row->name;
+        differences |= (uintptr_t)row->function->func_qualname ^ (uintptr_t)row->qualified_name;
+        differences |= (uintptr_t)row->function->func_doc ^ (uintptr_t)row->doc;
+        differences |= (uintptr_t)row->function->func_module ^ (uintptr_t)row->module;
     }
     if (differences)
         return 0;
