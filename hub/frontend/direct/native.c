@@ -658,12 +658,16 @@ static PyObject *
 stamps_compare(Stamps *self, PyObject *Py_UNUSED(ignored))
 {
     const Interface *call = &self->call;
+    if (self->held == NULL) /* the garbage collector has cleared it, and a finalizer calls this */
+        return PyLong_FromLong(CHANGED);
     if (self->comparison != NULL) {
         PyObject *held = Py_NewRef(self->held); /* what is compared may run the garbage collector, which may clear this */
         int same = is_as_it_was(self->comparison);
         Py_DECREF(held);
         if (same <= 0)
             return same < 0 ? NULL : PyLong_FromLong(CHANGED);
+        if (self->held == NULL) /* cleared meanwhile */
+            return PyLong_FromLong(CHANGED);
     }
     for (Py_ssize_t i = 0; i < self->n_stamps; i++) { /* a large model has evicted all of this from the caches */
         const char *body = self->stamps[i].body;
