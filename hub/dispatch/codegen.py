@@ -227,7 +227,7 @@ class _Writer:
 
 
 _OWN = re.compile(
-    r"args|run|overlaps|original|versions|is_counted|counts_writes|error|start|now|laps|wait_for|[ce]\d+(_failed)?"
+    r"args|run|overlaps|original|versions|is_counted|counts_writes|release_openmp|error|start|now|laps|wait_for|[ce]\d+(_failed)?"
     r"|(op|value|late)_.*"
 )
 """Names of the program's own. A node is named after its operator, which may be a user's `mylib::error`."""
