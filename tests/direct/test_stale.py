@@ -255,6 +255,51 @@ def slot() -> Case:
     return Case(scaled(it=it), lambda: setattr(it, "scale", 5.0))
 
 
+class Slotted:
+    """An object with a slot that may be empty, and with other attributes."""
+
+    __slots__ = ("__dict__", "scale")
+
+
+@case
+def slot_that_was_empty() -> Case:
+    it = Slotted()
+    model = Net(lambda self, x: self.linear(x) * (self.it.scale if hasattr(self.it, "scale") else 2.0), it=it)
+    return Case(model, lambda: setattr(it, "scale", 5.0))
+
+
+@case
+def slot_with_a_default() -> Case:
+    it = Slotted()
+    return Case(
+        Net(lambda self, x: self.linear(x) * getattr(self.it, "scale", 2.0), it=it), lambda: setattr(it, "scale", 5.0)
+    )
+
+
+def made_up(_: Any, name: str) -> float:
+    """Supply an attribute, once it is there."""
+    if BOX["value"] == 2.0:
+        raise AttributeError(name)
+    return BOX["value"]
+
+
+@case
+def attribute_that_a_metaclass_makes_up() -> Case:
+    it = type("Meta", (type,), {"__getattr__": made_up})("It", (), {})
+    model = Net(lambda self, x: self.linear(x) * (5.0 if hasattr(it, "scale") else 2.0))
+    return Case(model, lambda: BOX.update(value=5.0))
+
+
+@case
+def attribute_of_the_class_of_an_input_added() -> Case:
+    model = Net(lambda self, x: self.linear(x) * (5.0 if hasattr(x, "added_by_a_test") else 2.0))
+    return Case(
+        model,
+        lambda: setattr(torch.Tensor, "added_by_a_test", 1),
+        undo=lambda: delattr(torch.Tensor, "added_by_a_test"),
+    )
+
+
 def about_a_function(name: str) -> Callable[[], Case]:
     """Return a case in which a function is told something else about itself."""
 

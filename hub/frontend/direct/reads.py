@@ -70,6 +70,7 @@ _ON_CONTENTS = frozenset({
     "TYPE_MATCH",
 })  # fmt: skip
 """Guards on the contents of the object at the end of a walk. It is watched like the objects on the path."""
+_ON_ATTRIBUTES = "HASATTR"
 _ON_EQUALITY = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH"})
 _ON_TENSORS = frozenset({"TENSOR_MATCH", "DISPATCH_KEY_SET_MATCH"})
 _ON_PAIRS = frozenset({"DUPLICATE_INPUT"})
@@ -119,6 +120,13 @@ class Step:
     is_read: bool
     is_deep: bool = False
     """Whether the contents of nested containers count, too."""
+    is_asked: bool = False
+    """Whether the object there is asked for an attribute, which code of its class may supply."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What distinguishes it from other steps: all but the guard."""
+        return self.source, self.is_read, self.is_deep, self.is_asked
 
 
 @dataclass
@@ -169,7 +177,7 @@ def needs_of(
     `unguarded` are the sources of values in the result on which Dynamo makes no guard. `is_input` names the root sources
     that are the inputs of a call. `scope` and `functions` are as in `find`.
     """
-    steps: dict[tuple[Any, bool, bool], Step] = {}
+    steps: dict[tuple[Any, ...], Step] = {}
     kept: list[Guard] = []
     of_the_thread: list[Guard] = []
     unwatched: list[Unwatched] = []
@@ -181,7 +189,7 @@ def needs_of(
         if isinstance(placed, Unwatched):
             unwatched.append(placed)
             return False
-        steps.update(((step.source, step.is_read, step.is_deep), step) for step in placed)
+        steps.update((step.key, step) for step in placed)
         return bool(placed)
 
     for kind, guard in guards:
@@ -212,10 +220,11 @@ def _placed(kind: str, guard: Guard, is_input: frozenset[str]) -> tuple[Step, ..
             return Unwatched(name, "one input is another one, or a part of the model")
         return tuple(Step(one, name, is_read=False) for one in (source, *others))
     if root_of(source).name in is_input:
-        return () if _is_compared(source) and kind in _KNOWN else Unwatched(name, "an attribute of an input is read")
+        is_compared = _is_compared(source) and kind in _KNOWN and kind != _ON_ATTRIBUTES
+        return () if is_compared else Unwatched(name, "an attribute of an input is read")
     if kind not in _KNOWN:
         return Unwatched(name, "this kind of guard has no equal here")
-    return (Step(source, name, kind not in _BY_IDENTITY, kind in _ON_EQUALITY),)
+    return (Step(source, name, kind not in _BY_IDENTITY, kind in _ON_EQUALITY, kind == _ON_ATTRIBUTES),)
 
 
 def _placed_in_result(source: Source, is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
@@ -249,9 +258,16 @@ class _Finder:
         value = _walk(step.source, self._scope, self._values, self.reads)
         if isinstance(value, Unwatched):
             return Unwatched(step.guard, value.reason)
+        if step.is_asked and _makes_attributes_up(type(value)):
+            return Unwatched(step.guard, f"{type_of(value)} makes attributes up")
         if step.is_read and value is not MISSING and (why := _note_all(value, self.reads, is_deep=step.is_deep)):
             return Unwatched(step.guard, why)
         return None
+
+
+def _makes_attributes_up(kind: Any) -> bool:
+    """Return whether a class has a `__getattr__` other than that of modules, which looks in dicts that are watched."""
+    return getattr(kind, "__getattr__", None) not in (None, torch.nn.Module.__getattr__)
 
 
 def _walk(source: Source, scope: Mapping[str, Any], values: dict[Source, Any], reads: Reads) -> Any:
@@ -520,10 +536,15 @@ def _hides_state(base: type) -> bool:
     has_dict = parent.__dictoffset__ == 0 != base.__dictoffset__
     has_references = parent.__weakrefoffset__ == 0 != base.__weakrefoffset__
     is_compiled = OWN_SLOT in vars(base)
-    known_bytes = (has_dict + has_references + is_compiled) * struct.calcsize("P")
+    n_known = (has_dict and not base.__flags__ & _HAS_MANAGED_DICT) + is_compiled
+    n_known += has_references and not base.__flags__ & _HAS_MANAGED_REFERENCES
+    known_bytes = n_known * struct.calcsize("P")
     return not base.__flags__ & IS_HEAP_TYPE or base.__basicsize__ - parent.__basicsize__ > known_bytes
 
 
+_HAS_MANAGED_DICT, _HAS_MANAGED_REFERENCES = 1 << 4, 1 << 3
+"""Bits of `type.__flags__`, Py_TPFLAGS_MANAGED_DICT and (CPython 3.12) Py_TPFLAGS_MANAGED_WEAKREF: these lie before the
+object and are not in its size."""
 _WATCHABLE: frozenset[type] = frozenset({object, dict, list, tuple, collections.OrderedDict, types.SimpleNamespace})
 """Types written in C whose objects hold only attributes and items. (For an OrderedDict's order see `_note_instance`.)"""
 

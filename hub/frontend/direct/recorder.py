@@ -99,7 +99,7 @@ class Captures:
             capture = self._captured(made, entries)
             self._all = (*(one for one in self._all if one.graph() is not None), capture)
             found = (step for one in self._all for step in one.needs.steps)
-            self.steps = tuple({(step.source, step.is_read, step.is_deep): step for step in found}.values())
+            self.steps = tuple({step.key: step for step in found}.values())
             self.n_made += 1  # last: another thread that sees this number sees the steps, too
         return [True] * len(entries)
 
