@@ -331,6 +331,23 @@ def name_of_a_method() -> Case:
 
 
 @case
+def setting_that_a_function_returns() -> Case:
+    names: Any = torch.__future__
+    model = Net(lambda self, x: self.linear(x) * (5.0 if names.get_overwrite_module_params_on_conversion() else 2.0))
+    set_it = names.set_overwrite_module_params_on_conversion
+    return Case(model, lambda: set_it(True), undo=lambda: set_it(False))
+
+
+@case
+def subclasses_of_a_class() -> Case:
+    class Base: ...
+
+    kept: list[type] = [type("First", (Base,), {})]
+    model = Net(lambda self, x: self.linear(x) * len(self.it.__subclasses__()), it=Base)
+    return Case(model, lambda: kept.append(type("Second", (Base,), {})))
+
+
+@case
 def namespace() -> Case:
     it = types.SimpleNamespace(scale=2.0)
     return Case(scaled(it=it), lambda: setattr(it, "scale", 5.0))

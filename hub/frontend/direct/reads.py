@@ -304,6 +304,8 @@ def _at_root(source: Source, scope: Mapping[str, Any], reads: Reads) -> Any:
 
 def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *, is_copy: bool) -> Any:
     """Return the value that one step reads from `holder`, and note everything that could change that value."""
+    if isinstance(source, _CALLS):
+        return Unwatched("", "it is what a function returns")
     try:
         value = _value(source, holder, scope)
     except Exception:  # noqa: BLE001 - a property may raise anything
@@ -330,6 +332,15 @@ def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *
     return value
 
 
+_CALLS = tuple(
+    getattr(sources, name)
+    for name in (
+        "AttrProxySource", "CallFunctionNoArgsSource", "CallMethodItemSource", "FlattenScriptObjectSource",
+        "ScriptObjectQualifiedNameSource", "SubclassAttrListSource",
+    )
+    if hasattr(sources, name)
+)  # fmt: skip
+"""Sources that call a function or method each time, as far as this PyTorch has them."""
 _ATTRIBUTES = (sources.AttrSource, sources.GenericAttrSource, sources.GradSource)
 _MADE_BY_PYTHON = (
     types.FunctionType, types.CellType, types.MethodType, types.CodeType, type,
