@@ -21,6 +21,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils import _pytree as pytree
 
 import hub
+from hub.frontend.direct import watch as watch_module
 from hub.frontend.direct.compile import program_of
 from tests.direct.answers import assert_same, outcome
 
@@ -881,6 +882,31 @@ def test_results_are_the_objects_that_eager_gives(model: Net, is_same: Callable[
     for _ in range(5):
         assert is_same(model(X), X)
         assert is_same(compiled(X), X)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_object_that_is_replaced_while_a_watch_is_made_is_watched(
+    way: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may put an equal object there after the walk and before the snapshot."""
+    model = Net(lambda self, x: self.rest(self.linear(x) * self.it.scale), it=types.SimpleNamespace(scale=2.0))
+    model.rest = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])  # pyright: ignore
+    make, done = watch_module.Watch, []
+
+    def late(reads: Any) -> Any:
+        if not done:
+            done.append(True)
+            model.it = types.SimpleNamespace(scale=2.0)  # pyright: ignore
+        return make(reads)
+
+    compiled = way(model, options=OPTIONS)
+    compiled(X)
+    monkeypatch.setattr(watch_module, "Watch", late)
+    for _ in range(4):
+        compiled(X)
+    assert done
+    model.it.scale = 5.0  # pyright: ignore
+    assert_same(compiled(X), model(X))
 
 
 def twins(make: Callable[[], Any]) -> tuple[Any, Any]:

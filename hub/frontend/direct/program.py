@@ -30,7 +30,7 @@ from hub.frontend.direct.modes import Modes, are_plain, is_for_eager, saves_by_h
 from hub.frontend.direct.reads import Step, Unwatched, find
 from hub.frontend.direct.recorder import Capture, Captures, Recorder, Seen
 from hub.frontend.direct.trial import Pause, Trial, usual
-from hub.frontend.direct.watch import CHANGED, SAME, Watch, why_unwatched
+from hub.frontend.direct.watch import CHANGED, SAME, Watch, watched, why_unwatched
 from hub.frontend.dynamo import hub_backend
 from hub.frontend.ownership import frames_behind, graphs_of
 from hub.process.environment import environment_now
@@ -366,8 +366,7 @@ class Program:
         if not steps:
             return None
         scope = {"L": {MODEL: self.function, ARGS: args, KWARGS: kwargs}, "G": self._globals}
-        found = find(steps, scope, self._entered[::2])
-        return found if isinstance(found, Unwatched) else Watch(found)
+        return watched(lambda: find(steps, scope, self._entered[::2]))
 
 
 def _is_lazy(model: Any) -> bool:

@@ -150,6 +150,11 @@ class Reads:
     walked: set[int] = field(default_factory=set)
     """Identities of all values that walks reached."""
 
+    def has_same(self, other: Reads) -> bool:
+        """Return whether both are the same objects."""
+        names = ("dicts", "keyed", "objects", "lists", "cells", "functions", "tensors", "classes")
+        return all(getattr(self, name).keys() == getattr(other, name).keys() for name in names)
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:

@@ -24,10 +24,10 @@ from hub.frontend.bindings import CALLED, Binding
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.bypass import bypass
 from hub.frontend.direct.general import apart, checked
-from hub.frontend.direct.reads import Needs, Reads, Step, find, needs_of, root_of, tensors_of
+from hub.frontend.direct.reads import Needs, Reads, Step, Unwatched, find, needs_of, root_of, tensors_of
 from hub.frontend.direct.recorder import Effects, effects_of, unguarded_in
 from hub.frontend.direct.trial import Pause
-from hub.frontend.direct.watch import CHANGED, SAME, Watch, native, why_unwatched
+from hub.frontend.direct.watch import CHANGED, SAME, native, watched, why_unwatched
 from hub.frontend.direct.watches import OF_MODULES, Held, Uses, entered_by, hooks_on_all, place_for
 from hub.torch_private import (
     ConvertFrameReturn,
@@ -313,12 +313,21 @@ class Guards:
         whole = place.called if self._is_alone else None
         if whole is not None:
             bypass(whole, place.watches)  # first, since it changes an attribute
-        found = find(self._steps, {"L": scope, "G": self._globals}, entered_by(whole.model) if whole is not None else ())
-        if not isinstance(found, Reads) or not place.has_all(found):
-            return False
-        found.dicts.update((id(one), one) for one in (hooks_on_all() if whole is not None else ()))
-        watch = Watch(found)
-        if not self._all_hold(scope):  # another thread has changed something since the last check
+
+        def walk() -> Reads | Unwatched:
+            functions, hooks = (entered_by(whole.model), hooks_on_all()) if whole is not None else ((), ())
+            found = find(self._steps, {"L": scope, "G": self._globals}, functions)
+            if not isinstance(found, Reads):
+                return found
+            if not place.has_all(found):
+                return Unwatched("", "the compiled model does not keep it alive")
+            found.dicts.update((id(one), one) for one in hooks)
+            return found
+
+        watch = watched(walk)
+        if isinstance(watch, Unwatched) or not self._all_hold(
+            scope
+        ):  # another thread changed something since the last check
             return False
         held = Held(place.watches, self, roots, watch, apart(self._inputs, watch), is_whole=whole is not None)
         place.watches.add(held, place.parts)

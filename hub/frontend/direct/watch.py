@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from hub.frontend.direct.reads import MISSING, Reads
+from hub.frontend.direct.reads import MISSING, Reads, Unwatched
 from hub.torch_private import tensor_handles
 
 if TYPE_CHECKING:
@@ -97,6 +97,21 @@ class Watch:
         It changes together with the stamps: between the two, another thread could take old contents for the present ones.
         """
         return self._stamps.n_renewals
+
+
+def watched(walk: Callable[[], Reads | Unwatched]) -> Watch | Unwatched:
+    """Return a watch of what `walk` finds, or why there is none.
+
+    Another thread may replace an object between the walk and the snapshot, in which the new one would be missing. So the
+    snapshot counts only if a second walk leads to the objects that it has.
+    """
+    found = walk()
+    if isinstance(found, Unwatched):
+        return found
+    watch, again = Watch(found), walk()
+    if isinstance(again, Unwatched):
+        return again
+    return watch if found.has_same(again) else Unwatched("", "what the model reads changed while it was noted")
 
 
 def _comparison(reads: Reads) -> Comparison:
