@@ -884,6 +884,76 @@ def test_results_are_the_objects_that_eager_gives(model: Net, is_same: Callable[
         assert is_same(compiled(X), X)
 
 
+class Settings:
+    """A class with an attribute that models set."""
+
+    flag = True
+
+
+SLOTTED, PLACE = Slotted(), types.SimpleNamespace(flag=True)
+NAMES: Any = types.ModuleType("names_of_a_test")
+NAMES.flag = True
+sys.modules["names_of_a_test"] = NAMES
+FLAG = True
+
+
+def set_of_a_class(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Set an attribute of a class."""
+    Settings.flag = True
+    return self.linear(x)
+
+
+def set_of_a_module(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Set an attribute of a Python module."""
+    NAMES.flag = True
+    return self.linear(x)
+
+
+def set_globally(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Set a global variable."""
+    global FLAG
+    FLAG = True
+    return self.linear(x)
+
+
+def set_in_a_slot(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Set a slot."""
+    SLOTTED.scale = True
+    return self.linear(x)
+
+
+def set_in_a_dict(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Set an attribute of an object."""
+    PLACE.flag = True
+    return self.linear(x)
+
+
+PLACES: list[tuple[Callable[..., Any], Any, str]] = [
+    (set_of_a_class, Settings, "flag"),
+    (set_of_a_module, NAMES, "flag"),
+    (set_globally, sys.modules[__name__], "FLAG"),
+    (set_in_a_slot, SLOTTED, "scale"),
+    (set_in_a_dict, PLACE, "flag"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("body", "holder", "name"), PLACES, ids=[body.__name__ for body, *_ in PLACES])
+def test_what_each_call_sets_is_set_though_it_was_so_at_capture(
+    body: Callable[..., Any], holder: Any, name: str, way: Callable[..., Any]
+) -> None:
+    """A write of the value that is there already is one of another value, once that has changed."""
+    setattr(holder, name, True)
+    compiled = way(Net(body), options=OPTIONS)
+    for _ in range(5):
+        compiled(X)
+    for _ in range(3):
+        setattr(holder, name, False)
+        compiled(X)
+        assert getattr(holder, name) is True
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_an_object_that_is_replaced_while_a_watch_is_made_is_watched(
     way: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -242,8 +242,12 @@ def _lasts(variable: Any, effects: Any) -> bool:
 
 
 def _is_put_back(held: Any, name: str, new: Any) -> bool:
-    """Return whether an attribute is set to the constant that it holds already."""
-    old = getattr(held, name, _NOTHING)
+    """Return whether an attribute is set to the constant that it holds already, in an object whose dict is watched.
+
+    Dynamo makes no guard on the old value. Of a class or Python module, or in a slot, no watch may notice another one.
+    """
+    is_shared = issubclass(type(held), (type, types.ModuleType))
+    old = _NOTHING if is_shared else getattr(held, "__dict__", {}).get(name, _NOTHING)
     return new.is_python_constant() and old is not _NOTHING and new.as_python_constant() is old
 
 
