@@ -955,6 +955,50 @@ def test_what_each_call_sets_is_set_though_it_was_so_at_capture(
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_attributes_of_an_ordered_dict_in_the_result_are_kept(way: Callable[..., Any]) -> None:
+    """PyTorch's tree functions do not carry them over."""
+
+    def body(self: Any, x: torch.Tensor) -> Any:
+        found: Any = collections.OrderedDict(y=self.linear(x))
+        found.tag = 2.0
+        return found
+
+    compiled = way(Net(body), options=OPTIONS)
+    assert [compiled(X).tag for _ in range(5)] == [2.0] * 5
+
+
+class About:
+    """A result with something about it, which its registered functions put into the context."""
+
+    def __init__(self, y: torch.Tensor, about: Any) -> None:
+        self.y, self.about = y, about
+
+
+pytree.register_pytree_node(
+    About,
+    lambda one: ([one.y], list(one.about)),
+    lambda leaves, about: About(next(iter(leaves)), list(about) if len(about) > 1 else about),
+)
+ABOUT: dict[str, Callable[[torch.Tensor], list[Any]]] = {
+    "the same list": lambda x: [1],
+    "a list in it": lambda x: [1, [2]],
+    "a tensor in it": lambda x: [1, x + 1],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("made", ABOUT.values(), ids=ABOUT)
+def test_results_of_two_calls_share_nothing(made: Callable[[torch.Tensor], list[Any]], way: Callable[..., Any]) -> None:
+    """A context that is copied when a result is taken apart would be put into each result of later calls."""
+    compiled = way(Net(lambda self, x: About(self.linear(x), made(x))), options=OPTIONS)
+    results = [compiled(X * number).about for number in range(6)]
+    for number, about in enumerate(results):
+        assert_same(about, made(X * number))
+        assert all(about is not other for other in results[:number])
+        assert not isinstance(about[-1], list) or all(about[-1] is not other[-1] for other in results[:number])
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_an_object_that_is_replaced_while_a_watch_is_made_is_watched(
     way: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

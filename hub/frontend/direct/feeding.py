@@ -100,6 +100,9 @@ def rebuilt(result: Any, outputs: Sequence[Any], held: Set[int] = frozenset()) -
 
     if not _is_rebuilt(result, rebuild(outputs)):
         raise FreezeError("the result holds more than PyTorch's tree functions carry over")
+    later = [output.detach() if isinstance(output, torch.Tensor) else output for output in outputs]
+    if _share(rebuild(outputs), rebuild(later)):
+        raise FreezeError("results of two calls would share an object that can change")
     return rebuild
 
 
@@ -107,7 +110,7 @@ def _is_rebuilt(result: Any, other: Any) -> bool:
     """Return whether the containers of a result were rebuilt with all their attributes."""
     try:
         pairs = list(zip(containers_in(result), containers_in(other), strict=True))
-        return all(_has_same_state(one, again) and not _shares(one, again) for one, again in pairs)
+        return all(_has_same_state(one, again) for one, again in pairs)
     except (ValueError, RecursionError):  # other containers, or attributes that contain themselves
         return False
 
@@ -115,7 +118,7 @@ def _is_rebuilt(result: Any, other: Any) -> bool:
 def _has_same_state(one: Any, other: Any) -> bool:
     """Return whether the attributes of two containers with the same contents are the same, too."""
     if type(one) in _BUILT_IN:
-        return True
+        return not getattr(one, "__dict__", None)  # an OrderedDict may have attributes
     state, others = getattr(one, "__dict__", None), getattr(other, "__dict__", None)
     if state is None or others is None:  # a named tuple has none
         return isinstance(one, tuple)
@@ -124,13 +127,19 @@ def _has_same_state(one: Any, other: Any) -> bool:
     return structure == other_structure and all(map(_is_same, leaves, other_leaves))
 
 
-def _shares(one: Any, other: Any) -> bool:
-    """Return whether two containers have an attribute in common that can change: each call of eager makes its own."""
-    if type(one) in _BUILT_IN:
-        return False
-    state: dict[str, Any] = getattr(one, "__dict__", {})
-    others: dict[str, Any] = getattr(other, "__dict__", {})
-    return any(value is others.get(name) and not isinstance(value, _FIXED) for name, value in state.items())
+def _share(result: Any, later: Any) -> bool:
+    """Return whether the results of two calls have an attribute in common that can change: eager makes new ones."""
+    return any(
+        not _changing_in(one).isdisjoint(_changing_in(other))
+        for one, other in zip(containers_in(result), containers_in(later), strict=True)
+    )
+
+
+def _changing_in(container: Any) -> set[int]:
+    """Return the identities of what a container's attributes hold, except for objects that cannot change."""
+    state = getattr(container, "__dict__", {})
+    found = [*containers_in(state), *pytree.tree_leaves(state)]
+    return {id(one) for one in found if not isinstance(one, _FIXED)}
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -138,5 +147,5 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 _BUILT_IN = (list, dict, collections.OrderedDict, collections.defaultdict, collections.deque)
-_FIXED = (*PLAIN, torch.Tensor, torch.dtype, torch.device, torch.Size, type, enum.Enum)
-"""Types of attributes that containers may have in common. Tensors among them are outputs."""
+_FIXED = (*PLAIN, torch.dtype, torch.device, torch.Size, type, enum.Enum)
+"""Types of attributes that containers may have in common."""
