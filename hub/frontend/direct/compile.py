@@ -35,7 +35,7 @@ class CompiledModule:
     """Mixin for the class of a compiled module: calls go through the hub, everything else is the module's own.
 
     A compiled module shares its attributes with the original module: parameters, hooks, flags, names. A change to one is a
-    change to both.
+    change to both, until one of them is given another `__dict__`.
     """
 
     __slots__ = ()
