@@ -325,9 +325,8 @@ class Guards:
             return found
 
         watch = watched(walk)
-        if isinstance(watch, Unwatched) or not self._all_hold(
-            scope
-        ):  # another thread changed something since the last check
+        # Another thread may have changed something since the last check.
+        if isinstance(watch, Unwatched) or not self._all_hold(scope):
             return False
         held = Held(place.watches, self, roots, watch, apart(self._inputs, watch), is_whole=whole is not None)
         place.watches.add(held, place.parts)
