@@ -21,6 +21,7 @@ from hub.frontend.direct.compile import program_of
 from hub.frontend.direct.entry import Entry
 from hub.frontend.direct.shortcut import MIN_USES
 from hub.frontend.direct.trial import Pause
+from hub.frontend.direct.watch import Watch
 from hub.frontend.direct.watches import Held
 from tests.direct.answers import assert_same, outcome
 from tests.direct.guards import Guards, changes_of, settings
@@ -392,7 +393,7 @@ def test_an_error_in_a_guard_reaches_the_caller(watched: Watched, monkeypatch: p
         used(watched, compiled, X)
 
         with monkeypatch.context() as patch:
-            patch.setattr(shortcut.Watch, "compare", _raising)
+            patch.setattr(Watch, "compare", _raising)
             with pytest.raises(KeyboardInterrupt):
                 compiled(X)
         torch.testing.assert_close(compiled(X), model(X))
