@@ -486,7 +486,7 @@ def test_a_full_accelerator_is_no_verdict(text: str, is_verdict: bool, monkeypat
     kept: list[object] = []
     monkeypatch.setattr(failures, "discard_artifact", lambda folder, **_: discarded.append(folder))  # pyright: ignore[reportUnknownLambdaType]
     context: Any = SimpleNamespace(
-        subject=lambda *_: None,  # pyright: ignore[reportUnknownLambdaType]
+        failure_subject=lambda *_: None,  # pyright: ignore[reportUnknownLambdaType]
         measurements=SimpleNamespace(keep_failure=kept.append),
     )
     asked = Candidate("c0", Group("toy", ("first",)), CompileSettings(threads=1), (), Path("saved"))
