@@ -150,10 +150,17 @@ class Reads:
     walked: set[int] = field(default_factory=set)
     """Identities of all values that walks reached."""
 
-    def has_same(self, other: Reads) -> bool:
-        """Return whether both are the same objects."""
+    def has_all(self, second: Reads, third: Reads) -> bool:
+        """Return whether these are the objects that two later walks led to, apart from those that each walk makes anew.
+
+        Dynamo reads some through copies, such as that of a class's dict.
+        """
         names = ("dicts", "keyed", "objects", "lists", "cells", "functions", "tensors", "classes")
-        return all(getattr(self, name).keys() == getattr(other, name).keys() for name in names)
+        found = ((getattr(self, name), getattr(second, name), getattr(third, name)) for name in names)
+        return all(
+            len(first) == len(later) == len(latest) and first.keys() >= later.keys() & latest.keys()
+            for first, later, latest in found
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,15 +103,15 @@ def watched(walk: Callable[[], Reads | Unwatched]) -> Watch | Unwatched:
     """Return a watch of what `walk` finds, or why there is none.
 
     Another thread may replace an object between the walk and the snapshot, in which the new one would be missing. So the
-    snapshot counts only if a second walk leads to the objects that it has.
+    snapshot counts only if later walks lead to the objects that it has.
     """
     found = walk()
     if isinstance(found, Unwatched):
         return found
-    watch, again = Watch(found), walk()
-    if isinstance(again, Unwatched):
-        return again
-    return watch if found.has_same(again) else Unwatched("", "what the model reads changed while it was noted")
+    watch, second, third = Watch(found), walk(), walk()
+    if isinstance(second, Unwatched) or isinstance(third, Unwatched) or not found.has_all(second, third):
+        return Unwatched("", "what the model reads changed while it was noted")
+    return watch
 
 
 def _comparison(reads: Reads) -> Comparison:
