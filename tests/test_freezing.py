@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import threading
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 import hub
 from hub.errors import FreezeError
 from hub.frontend.compiled import CompiledGraph
-from hub.frontend.freezing import Frozen
+from hub.frontend.freezing import MAX_KNOWN, Frozen
 
 OPTIONS = {"tune": "off", "backends": ["onnxruntime"]}
 
@@ -325,3 +326,22 @@ def test_what_cannot_be_frozen_is_refused(module: nn.Module, said: str) -> None:
     with pytest.raises(FreezeError, match=said):
         hub.freeze(model, x)
     model(x)
+
+
+def test_calls_in_ever_new_modes_are_right_and_keep_little() -> None:
+    """Only some modes are compared at once; calls in the others are checked step by step, each time."""
+    model, x = torch.nn.Linear(4, 4).eval(), torch.randn(2, 4)
+    compiled = hub.compile(model, options={"tune": "off", "start": "wait", "backends": ("inductor",)})
+    with torch.no_grad():
+        frozen = hub.freeze(compiled, x)
+    expected = model(x).detach()
+    for gradients, inference, dtype in itertools.product((True, False), (True, False), (torch.float32, torch.float64)):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.set_grad_enabled(gradients), torch.inference_mode(inference):
+                for _ in range(3):
+                    torch.testing.assert_close(frozen(x), expected)
+        finally:
+            torch.set_default_dtype(before)
+    assert len(frozen._known) == MAX_KNOWN

@@ -28,6 +28,9 @@ from hub.frontend.ownership import graphs_of, why_no_graphs
 from hub.process.forks import in_forks, never_freed
 from hub.torch_private import is_any_autocast_enabled, is_fx_symbolic_tracing, pytree
 
+MAX_KNOWN = 4
+"""Maximum number of modes and forms of a call that are compared at once. All others are checked step by step."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Form:
@@ -86,8 +89,8 @@ class Frozen:
         self._leaves, self._structure = pytree.tree_flatten((inputs, dict(kwargs)))
         check_inputs(self._leaves)
         self._is_plain = not kwargs and all(isinstance(value, torch.Tensor) for value in inputs)
-        self._taken: Callable[[tuple[Any, ...], Mapping[str, Any]], Sequence[Any] | None] = _nothing
-        """Return the leaves of a call that is like the last one that was checked in full, and made in the same modes."""
+        self._known: tuple[Callable[[tuple[Any, ...], Mapping[str, Any]], Sequence[Any] | None], ...] = ()
+        """Each returns the leaves of a call that is like one that was checked in full, and made in the same modes."""
         self._forms = [_Form.of(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in self._leaves]
         self.refresh()
 
@@ -117,13 +120,16 @@ class Frozen:
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run one call. Pass inputs of another form than at freezing, or that need gradients, to the compiled model."""
         state = self._state
-        leaves = self._taken(inputs, kwargs) if state.graph.observer is None else None
+        leaves: Sequence[Any] | None = None
+        for takes_it in self._known if state.graph.observer is None else ():
+            if (leaves := takes_it(inputs, kwargs)) is not None:
+                break
         if leaves is None:
             leaves = self._leaves_of(inputs, kwargs)
             if leaves is None:
                 return self._compiled(*inputs, **kwargs)
-            if native is not None:
-                self._taken = takes(Inputs(inputs, kwargs), Modes())
+            if native is not None and len(self._known) < MAX_KNOWN:
+                self._known = (*self._known, takes(Inputs(inputs, kwargs), Modes()))
         args = list(state.args)
         for leaf, position in state.places:
             args[position] = leaves[leaf]
@@ -147,10 +153,6 @@ class Frozen:
         if torch.is_grad_enabled() and any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
             return None
         return leaves
-
-
-def _nothing(_inputs: tuple[Any, ...], _kwargs: Mapping[str, Any]) -> None:
-    """Return None, because no call was checked yet."""
 
 
 def freeze(compiled: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Frozen:

@@ -133,10 +133,6 @@ class Program:
         self.lock = freed_in_forks(threading.Lock())
         """Held while calls of graphs are recorded: a graph has only one observer."""
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run one call, as `call` does."""
-        return self.call(args, kwargs)
-
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run one call. Skip Dynamo if a call of this form went through it and nothing has changed since."""
         armed = self._armed

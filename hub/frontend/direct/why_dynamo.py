@@ -28,7 +28,7 @@ def why_dynamo(model: Callable[..., Any], inputs: Sequence[Any]) -> str:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # problems with capture are reported with the plans
             for _ in range(_N_CALLS):
-                program(*inputs)
+                program.call((*inputs,), {})
         return program.why_dynamo
 
 
