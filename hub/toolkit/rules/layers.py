@@ -8,6 +8,7 @@ from hub.toolkit.builders import cast, reshaped
 from hub.toolkit.rules.call import Call, Rule, computing
 from hub.toolkit.rules.elementwise import add, mul, plus, reciprocal, sqrt, sub
 from hub.toolkit.rules.reductions import mean_of, spread_of
+from hub.toolkit.sizes import floor_div
 from hub.toolkit.tensors import Tensor
 
 
@@ -90,7 +91,7 @@ def _native_batch_norm(call: Call) -> tuple[Tensor, ...]:
 def _group_norm_of(call: Call, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     source = computing(call.tensor("input"))
     batch, channels, *space = source.shape
-    each = channels // groups
+    each = floor_div(channels, groups)
     cut = reshaped(source, (batch, groups, each, *space))
     result, mean, steepness = normalised(cut, range(2, len(cut.shape)), call.number("eps"))
     weight, bias = (_optional(call, name) for name in ("weight", "bias"))

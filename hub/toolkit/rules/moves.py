@@ -23,7 +23,7 @@ from hub.toolkit.builders import (
 )
 from hub.toolkit.rules.call import Call, Rule
 from hub.toolkit.rules.reductions import as_number
-from hub.toolkit.sizes import Size, from_front, plus, slice_start, times
+from hub.toolkit.sizes import Size, floor_div, from_front, plus, slice_start, times
 from hub.toolkit.tensors import Tensor
 
 
@@ -252,7 +252,7 @@ def _shuffle_pixels(call: Call) -> Tensor:
     factor = call.raw("upscale_factor")
     *lead, channels, height, width = source.shape
     count = len(lead)
-    cut = reshaped(source, (*lead, channels // factor**2, factor, factor, height, width))
+    cut = reshaped(source, (*lead, floor_div(channels, factor**2), factor, factor, height, width))
     order = (*range(count), count, count + 3, count + 1, count + 4, count + 2)
     return reshaped(permuted(cut, order), call.shape)
 
@@ -262,7 +262,7 @@ def _unshuffle_pixels(call: Call) -> Tensor:
     factor = call.raw("downscale_factor")
     *lead, channels, height, width = source.shape
     count = len(lead)
-    cut = reshaped(source, (*lead, channels, height // factor, factor, width // factor, factor))
+    cut = reshaped(source, (*lead, channels, floor_div(height, factor), factor, floor_div(width, factor), factor))
     order = (*range(count), count, count + 2, count + 4, count + 1, count + 3)
     return reshaped(permuted(cut, order), call.shape)
 

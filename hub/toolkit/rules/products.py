@@ -19,7 +19,7 @@ from hub.toolkit.builders import (
 from hub.toolkit.rules.call import Call, Rule, computing
 from hub.toolkit.rules.elementwise import add, by, exp, le, log, mul, sub
 from hub.toolkit.rules.reductions import safe_softmax, total
-from hub.toolkit.sizes import Size, product
+from hub.toolkit.sizes import Size, floor_div, product
 from hub.toolkit.tensors import Tensor
 
 
@@ -118,14 +118,14 @@ def _heads_of(call: Call, *, is_grouped: bool) -> _Heads:
 def grouped(source: Tensor, dim: int, groups: Size) -> Tensor:
     """Return a tensor with the heads along a dim, counted from the end, split into groups."""
     heads, behind = source.shape[dim], len(source.shape) + dim + 1
-    return reshaped(source, (*source.shape[: behind - 1], groups, heads // groups, *source.shape[behind:]))
+    return reshaped(source, (*source.shape[: behind - 1], groups, floor_div(heads, groups), *source.shape[behind:]))
 
 
 def _repeated(source: Tensor, count: Size) -> Tensor:
     """Return a tensor with each of its heads [..., H, S, E] repeated, so that there are `count`."""
     one = grouped(source, -3, source.shape[-3])
     *lead, groups, _, rows, width = one.shape
-    return reshaped(broadcast(one, (*lead, groups, count // groups, rows, width)), (*lead, count, rows, width))
+    return reshaped(broadcast(one, (*lead, groups, floor_div(count, groups), rows, width)), (*lead, count, rows, width))
 
 
 def _attention(call: Call) -> Tensor:
