@@ -106,6 +106,8 @@ if TYPE_CHECKING:
     peek_interpreter_stack: Callable[[], Any]
     pop_mode: Callable[[], Any]
     push_mode: Callable[[Any], None]
+    pop_function_mode: Callable[[], Any]
+    push_function_mode: Callable[[Any], None]
     rnn_helper: Callable[..., Any]
     set_fp32_precision: Callable[[str, str, str], None]
     set_sdp_priority_order: Callable[[list[int]], None]
@@ -422,6 +424,10 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
         "is_fx_symbolic_tracing": _function(
             "torch.fx._symbolic_trace:is_fx_symbolic_tracing", "Whether `torch.fx` traces; `torch.compiler` does not say."
         ),
+        "empty_strided_cpu": _function(
+            "torch._C._dynamo.guards:_empty_strided_cpu",
+            "Allocates as Inductor's code does, without PyTorch's dispatcher. Plugins work without it, a little slower.",
+        ),
         "tensor_handles": _function(
             "torch._C:_aoti.unsafe_alloc_void_ptrs_from_tensors",
             "Pointers to weights for PyTorch's C functions, which read them without their Python objects.",
@@ -472,6 +478,10 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
         ),
         "pop_mode": _function("torch.utils._python_dispatch:_pop_mode", "Removes a mode that a plugin left."),
         "push_mode": _function("torch.utils._python_dispatch:_push_mode", "Restores a mode that a plugin removed."),
+        "pop_function_mode": _function(
+            "torch.overrides:_pop_mode", "Hides the user's modes, such as a default device, from a plan and its making."
+        ),
+        "push_function_mode": _function("torch.overrides:_push_mode", "Puts them back."),
         "set_version_counters": _function(
             "torch._C:_autograd._unsafe_set_version_counter",
             "Restores an input's count of writes; `torch.autograd._unsafe_preserve_version_counter` calls it at its end.",

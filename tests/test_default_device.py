@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import hub
+from hub.discovery.registry import registry
 from hub.plugin.graph import Cluster
 from hub.pricing.profile import measure_peaks
 from hub.testing.operators import case_cluster
@@ -79,3 +82,50 @@ def test_a_model_runs_compiled_under_any_default_device(request: pytest.FixtureR
     (plan,) = hub.plans(compiled)
     assert plan.backends == ("toy",)
     assert not [event for event in plan.events if event.kind in ("failed", "fallback")]
+
+
+@pytest.mark.parametrize("backend", [name for name in registry().available() if name != "mdla"])
+def test_backends_keep_what_they_make_on_their_own_device(backend: str) -> None:
+    """A buffer for a result without memory would be written to, too: ONNX Runtime ended processes in that way."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Softmax(-1)).eval()
+    x = torch.randn(8, 16)
+    options = {"backends": [backend], "tune": "off", "start": "wait"}
+    with torch.no_grad():
+        wanted = model(x)
+        compiled: Any = torch.compile(model, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType]
+        direct = hub.compile(model, options=options)
+        with torch.device("meta"):
+            for one in (compiled, direct, compiled, direct):
+                torch.testing.assert_close(one(x), wanted, rtol=1e-4, atol=1e-5)
+            frozen = hub.freeze(direct, x)
+            torch.testing.assert_close(frozen(x), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(frozen(x), wanted, rtol=1e-4, atol=1e-5)
+    for plan in (*hub.plans(compiled), *hub.plans(direct)):
+        assert plan.backends == (backend,)
+        assert not [event for event in plan.events if event.kind in ("failed", "fallback")]
+
+
+class _Doubled(TorchFunctionMode):
+    """A mode of the user's that doubles every `relu`, so that a model run twice under it is noticed."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if func is torch.relu else found
+
+
+@pytest.mark.parametrize("start", ["eager", "wait"])
+def test_a_mode_of_the_users_acts_once(start: str) -> None:
+    """On the captured program, and not again on each operator that the plan, or eager in its place, runs."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.relu(x), -1)
+
+    x = torch.randn(4, 16)
+    options = {"backends": ["onnxruntime"], "tune": "off", "start": start}
+    compiled: Any = torch.compile(run, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType]
+    for one in (compiled, hub.compile(run, options=options)):
+        one(x)
+        for is_doubled in (True, True, False, True, False):
+            with torch.no_grad(), _Doubled() if is_doubled else contextlib.nullcontext():
+                torch.testing.assert_close(one(x), run(x), rtol=1e-4, atol=1e-5)
+            hub.wait(one, 60)

@@ -37,11 +37,11 @@ from hub.plugin.graph import Graph
 from hub.process.accelerators import accelerators_of
 from hub.process.forks import LOST_THREADS, freed_in_forks, has_lost_threads
 from hub.process.heap import trim
+from hub.process.interception import is_intercepted, not_intercepted
 from hub.process.modes import modes
 from hub.process.phases import Phases, Work
 from hub.process.traffic import TRAFFIC
 from hub.report.progress import progress_for
-from hub.torch_private import DisableAutocast, is_any_autocast_enabled
 from hub.workers.candidate import Candidate
 
 OBSERVING = freed_in_forks(threading.RLock())
@@ -131,7 +131,7 @@ class CompiledGraph:
             is_bound = binding is not None and binding.guard.holds(args)
         else:
             is_bound = witness.holds(self, binding, args)
-        if binding is None or not is_bound or is_any_autocast_enabled() or self.observer is not None:
+        if binding is None or not is_bound or is_intercepted() or self.observer is not None:
             return self._call_slowly(args)
         return binding.run(args)
 
@@ -152,13 +152,14 @@ class CompiledGraph:
         while True:
             if self._aside is not None:
                 self._aside.wait()
-            binding = self._bind(args)
+            with not_intercepted():
+                binding = self._bind(args)
             if self._aside is None or not self._aside.is_pending:
                 return binding.run
 
     def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Run one call that needs a binding first, or that is made under autocast: the graph already holds the casts."""
-        with DisableAutocast():
+        """Run one call that needs a binding first, or whose operators something intercepts."""
+        with not_intercepted():
             binding = self._bindings.current
             if binding is None or not binding.guard.holds(args):
                 with self.phases.during(Work.GRAPH):
