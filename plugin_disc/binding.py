@@ -15,6 +15,7 @@ from hub.plugin import (
     Cluster,
     InputRefused,
     TensorSpec,
+    empty_cpu,
     is_symbolic,
     priced_size,
 )
@@ -27,7 +28,7 @@ from .guarded import guard
 from .kept import Kept
 from .pages import LARGE, SMALL
 from .sized import Sized
-from .torch_private import TensorGuards, empty_strided_cpu
+from .torch_private import TensorGuards
 
 _SPARE = torch.zeros(1 << 16)
 """The tensor whose address replaces that of empty tensors, which have none."""
@@ -231,7 +232,7 @@ def compiled(
         "address": {name: address_of(name) for name in functions},
         "bits": _bits,
         "frames": [],  # those of ended calls: pop and append are atomic
-        "fresh": empty_strided_cpu,
+        "fresh": empty_cpu,
         "kept": kept.tensor,
         "laid": _laid_of(cluster),
         "latest": [None],

@@ -15,11 +15,3 @@ theirs. Python counts its own references only. None if this PyTorch lacks it: no
 TensorGuards: Any = getattr(_guards, "TensorGuards", None)
 """Dynamo's own guards of tensors: they check dtype, device, sizes, strides and the negative bit of all inputs in one
 call, which takes 0.15 us instead of 0.35 us for each. None if this PyTorch lacks them."""
-
-
-def _empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype)
-
-
-empty_strided_cpu: Any = getattr(_guards, "_empty_strided_cpu", _empty_strided)
-"""The allocation that Inductor's code calls: it takes a third of the time of `torch.empty` (0.8 us instead of 3)."""

@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from hub.dispatch.assemble import Run, fail_from_now_on, trust_sizes
+from hub.dispatch.assemble import Run, fail_from_now_on, lift_guard, trust_sizes
 from hub.errors import text_of
 from hub.plan import Event, EventKind, Stage
 from hub.planning.later import Later, Outcome
@@ -78,7 +78,7 @@ class _Applied:
             graph.learn_later(candidate, event, error)
             return
         if outcome.is_lifted and name in self._guards and (guard := self._guards[name]()) is not None:
-            guard.lift()
+            lift_guard(run, name, guard)
         if outcome.is_sure_of_sizes and run is not None:
             trust_sizes(run, name)
         graph.learn_later(

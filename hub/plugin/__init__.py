@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from hub.plugin.cost import Cost
     from hub.plugin.graph import Cluster, Graph, ScalarSpec, Spec, TensorSpec, hint, output_arguments, priced_size, spec_of
     from hub.plugin.hooks import hookimpl
+    from hub.plugin.memory import empty_cpu
     from hub.plugin.probing import run_addition
     from hub.plugin.settings import BackendSettings, checked_settings
     from hub.plugin.table import (
@@ -169,6 +170,7 @@ __all__ = [
     "dump_module",
     "duration",
     "elements",
+    "empty_cpu",
     "environment_now",
     "equal_windows",
     "extract",
@@ -261,8 +263,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "hub.pricing.features": "kind_of",
         "hub.pricing.roofline": "Peaks cluster_estimate peaks",
     },
-    "Native libraries, tracing, and processes of a plugin's own": {
+    "Memory, native libraries, tracing, and processes of a plugin's own": {
         "hub.capture.traces": "forget_last_trace",
+        "hub.plugin.memory": "empty_cpu",
         "hub.process.environment": "environment_now seen_by_libraries",
         "hub.process.threads": "using_threads",
         "hub.process.tracing": "tracing",

@@ -26,10 +26,10 @@ def finite_only(executable: Callable[..., Sequence[Any]], specs: Sequence[Spec])
 class FiniteOnly:
     """An executable that raises InputRefused if an input holds unusual values. Thread-safe."""
 
-    __slots__ = ("__weakref__", "_away", "_executable", "_floats", "_integers", "_on_cuda", "uses_openmp")
+    __slots__ = ("__weakref__", "_away", "_floats", "_integers", "_on_cuda", "executable", "uses_openmp")
 
     def __init__(self, executable: Callable[..., Sequence[Any]], specs: Sequence[Spec]) -> None:
-        self._executable = executable
+        self.executable = executable
         self.uses_openmp: bool = getattr(executable, "uses_openmp", False)
         tensors = {position: spec for position, spec in enumerate(specs) if isinstance(spec, TensorSpec)}
         floats = [at for at, spec in tensors.items() if spec.dtype.is_floating_point or spec.dtype.is_complex]
@@ -55,7 +55,7 @@ class FiniteOnly:
                 raise _refusal(position, is_float=False)
         for positions in self._away:
             self._check_away(positions, inputs)
-        return self._executable(*inputs)
+        return self.executable(*inputs)
 
     def _check_away(self, positions: Sequence[int], inputs: Sequence[Any]) -> None:
         """Check the inputs on one accelerator, and synchronize with it once: each read of a result stops its queue."""
@@ -70,7 +70,7 @@ class FiniteOnly:
 
     def dump(self, folder: Path) -> None:
         """Write the executable's own dump."""
-        dump = getattr(self._executable, "dump", None)
+        dump = getattr(self.executable, "dump", None)
         if dump is not None:
             dump(folder)
 

@@ -15,7 +15,10 @@ from hub.plugin import (
     ScalarSpec,
     Spec,
     TensorSpec,
+    empty_cpu,
+    is_symbolic,
 )
+from hub.toolkit.sizes import strides_of
 
 from .library import onnxruntime
 from .lower.builder import ELEMENT
@@ -25,7 +28,7 @@ from .sizes import shape_text, sources
 
 ort = onnxruntime.capi.onnxruntime_pybind11_state
 _CPU = ort.OrtDevice(ort.OrtDevice.cpu(), ort.OrtDevice.default_memory(), 0)
-_SPARE = torch.empty(16)
+_SPARE = torch.empty(16, device="cpu")
 """A buffer whose address stands in for the missing address of empty tensors, which ORT would refuse."""
 
 
@@ -53,7 +56,7 @@ def run_source(inputs: Sequence[Spec], outputs: Sequence[TensorSpec], edges: Edg
     for position, (spec, name, shape, order) in enumerate(
         zip(outputs, edges.outputs, shapes, edges.output_orders, strict=True)
     ):
-        lines += _allocate(position, shape, order)
+        lines += _allocate(position, spec, shape, order)
         bind = f"bind_output({name!r}, cpu"
         if shape is None:
             lines.append(f"b.{bind})")
@@ -102,15 +105,18 @@ def _bind(name: str, value: str, start: str) -> list[str]:
     ]
 
 
-def _allocate(position: int, shape: str | None, order: Sequence[int]) -> list[str]:
+def _allocate(position: int, spec: TensorSpec, shape: str | None, order: Sequence[int]) -> list[str]:
     """Return lines that allocate output `position` if its sizes are known; otherwise ORT allocates it."""
     if shape is None:
         return []
+    if not any(map(is_symbolic, spec.shape)):
+        sizes = tuple(int(spec.shape[dim]) for dim in order or range(len(spec.shape)))
+        return [f"o{position} = empty_cpu({sizes}, {strides_of(sizes)}, dtype_o{position})"]
     lines: list[str] = []
     if order:
         lines.append(f"s{position} = {shape}")
         shape = f"({', '.join(f's{position}[{dim}]' for dim in order)},)"
-    return [*lines, f"o{position} = empty({shape}, dtype=dtype_o{position})"]
+    return [*lines, f"o{position} = empty({shape}, dtype=dtype_o{position}, device='cpu')"]
 
 
 def _result(position: int, order: Sequence[int]) -> str:
@@ -130,6 +136,7 @@ def compiled(source: str, session: Any, cluster: Cluster) -> Callable[..., tuple
         "b_new": lambda: ort.SessionIOBinding(inner),
         "cpu": _CPU,
         "empty": torch.empty,
+        "empty_cpu": empty_cpu,
         "math": math,
         "number": _number,
         "pool": [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from hub.plugin import (
     RunError,
     ScalarSpec,
     TensorSpec,
+    empty_cpu,
     operator_name,
     value_of,
 )
+from hub.toolkit.sizes import strides_of
 from plugin_openvino.lower import SCALAR_DTYPES
 from plugin_openvino.operands import INT32_MAX, NUMPY_TYPES
 from plugin_openvino.sizes import output_shapes
@@ -29,6 +32,7 @@ from plugin_openvino.support import INFINITY_BLIND, LOWEST_BLIND, NAN_BLIND
 
 BLOB = "compiled.blob"
 META = "openvino.json"
+_strides_of = lru_cache(maxsize=1024)(strides_of)
 _POINTERS_KEPT = 16
 """Number of views kept for each input and output: callers' buffers and the allocator's free list rarely rotate wider."""
 
@@ -165,7 +169,7 @@ class Lane:
             return [self._copied(part[0]) for part in self._outputs]
         results: list[torch.Tensor] = []
         for (index, dtype, views), shape in zip(self._outputs, self._shapes(inputs), strict=True):
-            result = torch.empty(shape, dtype=dtype)
+            result = empty_cpu(shape, _strides_of(shape), dtype)
             view, _ = views.over(result.data_ptr(), shape)
             if view is not self._written[index]:
                 request.set_output_tensor(index, view)

@@ -21,6 +21,7 @@ import hub
 from hub.errors import HubWarning
 from hub.frontend.ownership import graphs_of
 from hub.planning.later import Later, planning
+from hub.verification.finite import FiniteOnly
 from hub.workers.channel import Worker
 from hub.workers.limits import Limits
 from hub.workers.pool import Pool
@@ -120,6 +121,13 @@ def is_guarded(run: Any) -> bool:
     return len(hub.plans(run)[-1].events) > before
 
 
+def callee_of(run: Any) -> Any:
+    """Return what the running plan calls for its only cluster."""
+    binding = graphs_of(run)[-1].current()
+    assert binding is not None
+    return binding.run.__globals__["c0"]  # pyright: ignore[reportFunctionMemberAccess] - a generated function
+
+
 @pytest.mark.parametrize("saveable", [True, False])
 def test_what_agrees_is_noted_and_lifts_the_guard(install: Install, saveable: bool) -> None:
     """A guard that existed only while kinds were untried is dropped; a later process knows this before its first answer."""
@@ -132,6 +140,7 @@ def test_what_agrees_is_noted_and_lifts_the_guard(install: Install, saveable: bo
     assert "calls in a row change nothing" in notes(run)
     assert "not verified yet" not in notes(run)
     assert not is_guarded(run)
+    assert not isinstance(callee_of(run), FiniteOnly), "each call goes through a wrapper that does nothing"
     if saveable:
         again = compiled(model, background=False)
         assert "NaN, infinities" in notes(again)
