@@ -25,7 +25,12 @@ _LOOK_S = 0.001
 
 
 def adopt_orphans() -> bool:
-    """Make this process the parent of its descendants' orphans; return False if the system does not support that."""
+    """Make this process the parent of its descendants' orphans; return False if the system does not support that.
+
+    Let it notice the end of each: a process inherits the signals that the thread which started it blocks, and ignored ones.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         return ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) == 0
     except (OSError, AttributeError):

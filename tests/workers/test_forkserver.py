@@ -31,6 +31,7 @@ def facts():
         "pid": os.getpid(), "session": os.getsid(0), "environment": os.environ.get("HUB_TEST_WORD"),
         "descriptors": len(os.listdir("/proc/self/fd")), "threads": threading.active_count(),
         "child_signal": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, "folder": os.getcwd(), "path": sys.path,
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     }
 def say(text): print(text, flush=True)
 def scratch(): return str(scratch_folder("compiled"))
@@ -136,6 +137,33 @@ def test_how_a_worker_ended_is_known(
     other.kill()
     assert not other.is_alive
     assert forked(server, tmp_path).ask("facts", 30)["pid"]
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_thread_without_signals_learns_how_a_worker_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_ignored: bool
+) -> None:
+    """Processes inherit what the thread that starts them blocks, and what is ignored: servers block all for `sigwait`."""
+    (tmp_path / "hub_forked_worker.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN) if is_ignored else signal.getsignal(signal.SIGCHLD)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        server = ForkServer(MODULE_UNDER_TEST, tmp_path / "server.log")
+        worker = forked(server, tmp_path)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGCHLD, handler)
+    try:
+        facts = worker.ask("facts", 30)
+        assert (facts["blocked"], facts["child_signal"]) == ([], True)
+        worker.post("leave", code=3)
+        end_s = time.monotonic() + 10
+        while worker.is_alive and time.monotonic() < end_s:
+            time.sleep(0.01)
+        assert worker.exit_status == 3
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize("is_forked", [True, False])
