@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     # PyTorch's own annotations of these are missing or incomplete.
     custom_operators: Mapping[str, Any]
     disable_current_modes: Callable[[], AbstractContextManager[Any]]
+    dispatch_key: Callable[[str], Any]
     elementwise_dtypes: Callable[..., tuple[torch.dtype, torch.dtype]]
     fake_tensor_proxies: dict[int, Any]
     functorch: Any
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     get_fp32_precision: Callable[[str, str], str]
     get_sdp_priority_order: Callable[[], list[int]]
     graph_break_reasons: list[Any]
+    is_dispatch_key_included: Callable[[Any], bool]
     is_tracing: Callable[[], bool]
     len_torch_dispatch_stack: Callable[[], int]
     len_torch_function_stack: Callable[[], int]
@@ -456,6 +458,10 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
         ),
         "peek_interpreter_stack": _function(
             "torch._C:_functorch.peek_interpreter_stack", "Whether a transform of `torch.func` is active."
+        ),
+        "dispatch_key": _function("torch._C:_dispatch_key_parse", "A dispatch key by name; the enumeration lacks some."),
+        "is_dispatch_key_included": _function(
+            "torch._C:_dispatch_tls_is_dispatch_key_included", "Whether `is_grads_batched` hands batches to a backward."
         ),
         "top_saved_tensors_hooks": _function(
             "torch._C:_autograd._top_saved_tensors_default_hooks", "Whether hooks on tensors saved for backward are set."

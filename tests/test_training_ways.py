@@ -18,6 +18,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 import hub
+from hub.plan import TROUBLE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning"),  # Inductor's own imports
@@ -201,6 +202,23 @@ def test_double_backward_is_pytorchs_error(backend: str) -> None:
     (gradient,) = torch.autograd.grad(call(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("backend", [*TRAINS, "onnxruntime"])
+def test_a_batch_of_gradients(backend: str, is_first: bool) -> None:
+    """One backward for many gradients is eager's, before and after the plan is made, and the plan goes on without it."""
+    model = Net()
+    call = compiled(model, backend)
+    x = X.clone().requires_grad_()
+    gradients = torch.randn(5, 4, 3)
+    for turn in range(2):
+        if turn or not is_first:
+            call(x).sum().backward()
+        found = torch.autograd.grad(call(x), x, gradients, is_grads_batched=True)
+        close(found, torch.autograd.grad(model(x), x, gradients, is_grads_batched=True))
+    assert "backward" in modes_of(call, backend)
+    assert not [event for plan in hub.plans(call) for event in plan.events if event.kind in TROUBLE]
 
 
 # --- Other processes --------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from hub.plugin.graph import Graph
 from hub.process.accelerators import accelerators_of
 from hub.process.forks import LOST_THREADS, freed_in_forks, has_lost_threads
 from hub.process.heap import trim
-from hub.process.interception import is_intercepted, not_intercepted
+from hub.process.interception import is_batched, is_intercepted, not_intercepted
 from hub.process.modes import modes
 from hub.process.phases import Phases, Work
 from hub.process.traffic import TRAFFIC
@@ -127,6 +127,9 @@ class CompiledGraph:
         binding = self._bindings.current
         witness, CALLED.witness = CALLED.witness, None
         CALLED.free()
+        if self.mode == "backward" and is_batched():
+            with not_intercepted():
+                return self.run_in_eager(args)
         if witness is None:
             is_bound = binding is not None and binding.guard.holds(args)
         else:

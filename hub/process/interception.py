@@ -12,11 +12,20 @@ from contextlib import contextmanager
 
 from hub.torch_private import (
     DisableAutocast,
+    dispatch_key,
     is_any_autocast_enabled,
+    is_dispatch_key_included,
     len_torch_function_stack,
     pop_function_mode,
     push_function_mode,
 )
+
+_BATCHES = dispatch_key("VmapMode")
+
+
+def is_batched() -> bool:
+    """Return whether PyTorch calls a backward once for many gradients (`is_grads_batched`): tensors have no memory then."""
+    return is_dispatch_key_included(_BATCHES)
 
 
 def is_intercepted() -> bool:
