@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -101,6 +101,17 @@ def test_a_mistake_is_one_message_and_exit_2() -> None:
     assert found.stdout == ""
     assert found.stderr.startswith("error: no built-in model is named 'bret'; did you mean 'bert'?")
     assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("command", [("explain", "bert"), ("bench", "bert"), ("doctor",)])
+def test_an_unknown_backend_in_a_variable_is_a_mistake_of_every_command(
+    command: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found before a model is built or a backend is tried, as if it had been given as a flag."""
+    monkeypatch.setenv("HUB_BACKENDS", "onnxruntme")
+    found = CliRunner().invoke(app, list(command))
+    assert found.exit_code == 2
+    assert "option 'backends' (from HUB_BACKENDS): no backend is named 'onnxruntme'; did you mean" in found.stderr
 
 
 def test_a_traceback_is_shown_on_request() -> None:

@@ -92,7 +92,6 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options given as flags, parsed and checked against the other sources. Raise OptionError."""
     from hub.config.forms import COMMAND_LINE, parse_text
-    from hub.config.options import check_backends
     from hub.plan_file import read_plans
 
     texts = {key: ",".join(value) if key == "force" else value for key, value in flags.items() if value not in (None, [])}
@@ -104,14 +103,19 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     chosen = settings_now(given)
     if given.get("start") == "eager":
         raise OptionError("a command waits for the plan that it shows: --start eager would have no effect", hint=_NO_START)
-    if own or not given.keys().isdisjoint(_OF_BACKENDS):
-        from hub.discovery.registry import registry
-
-        # Later checks would find the same mistakes, but after a model is built, and would not name the command line.
-        check_backends(chosen, registry().configured(chosen).entries)
+    if own or not chosen.origins.keys().isdisjoint(_OF_BACKENDS):
+        check_named(chosen)  # later checks would find the same mistakes, but after a model is built
     if "plan" in given and chosen.plan is not None:
         read_plans(chosen.plan)  # reports a mistake in the file before a model is built
     return given
+
+
+def check_named(options: Options) -> None:
+    """Raise OptionError for a backend that does not exist, and for a wrong setting of one that does."""
+    from hub.config.options import check_backends
+    from hub.discovery.registry import registry
+
+    check_backends(options, registry().configured(options).entries)
 
 
 def settings_now(
