@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hub.config import settings
-from hub.config.forms import COMMAND_LINE, KEYS, MOVED, OPTIONS, parse_text, variable_of, wrong_value
+from hub.config.forms import COMMAND_LINE, KEYS, MOVED, OPTIONS, PATHS, parse_text, variable_of, wrong_value
 from hub.config.options import Options, check_backends, resolve
 from hub.config.tables import CacheSettings, WorkerSettings
 from hub.errors import OptionError
@@ -324,7 +324,9 @@ def test_variables_of_other_programs_are_ignored_with_one_warning(monkeypatch: p
     assert "has such a name: HUB_PROTOCOL, HUB_VERBOSE\n" in text
 
 
-@pytest.mark.parametrize("variable", ["HUB_THRED", "HUB_CUDAGRAPHS", "HUB_CACHE", "HUB_CACHE_LEVEL", "HUB_COMPILE_WORKERS"])
+@pytest.mark.parametrize(
+    "variable", ["HUB_THRED", "HUB_PROGRES", "HUB_CUDAGRAPHS", "HUB_CACHE", "HUB_CACHE_LEVEL", "HUB_COMPILE_WORKERS"]
+)
 def test_a_variable_that_was_meant_for_the_hub_is_an_error(variable: str) -> None:
     """A misspelling, a key of a table, or a former option."""
     assert variable in message_of(environ={variable: "1"})
@@ -380,6 +382,16 @@ def test_a_wrong_value_names_the_key_the_place_the_type_and_an_example(key: str,
 def test_unreadable_text_names_its_variable(variable: str, text: str) -> None:
     """Text that cannot be read as the type is refused with the variable's name."""
     assert f"(from {variable}) must be" in message_of(environ={variable: text})
+
+
+@pytest.mark.parametrize("key", PATHS)
+def test_a_folder_of_a_user_who_does_not_exist_is_a_wrong_value(key: str, tmp_path: Path) -> None:
+    """Python cannot expand `~name` then; the setting is named, wherever it was written."""
+    fact = f"option {key!r} .*got '~nobody-of-this-name/x'"
+    with pytest.raises(OptionError, match=fact):
+        resolve(None, {variable_of(key): "~nobody-of-this-name/x"}, tmp_path)
+    with pytest.raises(OptionError, match=fact):
+        resolve(None, {}, repository(tmp_path, f'{key} = "~nobody-of-this-name/x"\n'))
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -34,7 +34,8 @@ _RESERVED = ("disc", "mdla")
 """First-party plugins whose settings are accepted even if the plugin is not installed."""
 SLOW_IMPORTS = "HUB_SLOW_IMPORTS"
 """Variable that tells child processes which plugins took too long to import."""
-_OTHER_VARIABLES = frozenset({"HUB_PROGRESS", SLOW_IMPORTS})
+_PROGRESS = "HUB_PROGRESS"
+_OTHER_VARIABLES = frozenset({_PROGRESS, SLOW_IMPORTS})
 """Variables that the hub reads elsewhere and that are not options."""
 _SERVICE = re.compile(r"HUB_(SERVICE|PORT)(_\w+)?")
 """Variables that Kubernetes sets in every container next to a service named "hub": its address."""
@@ -42,6 +43,8 @@ _warned: set[str] = set()
 """Files and variables that this process has warned about: settings are read for every model."""
 VARIABLES: Mapping[str, str] = {variable_of(key): key for key in KEYS}
 """Setting of each variable."""
+_NAMES = (*VARIABLES, _PROGRESS)
+"""Variables that a user may set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def _is_meant(variable: str) -> bool:
     """Return whether an unknown variable was meant for the hub: a former option, a table's key, or a misspelling."""
     name = variable.removeprefix(PREFIX).lower()
     is_of_table = any(name.startswith(f"{table}_") for table in TABLES)
-    return name in MOVED or is_of_table or is_misspelt(variable, VARIABLES, ignoring=PREFIX)
+    return name in MOVED or is_of_table or is_misspelt(variable, _NAMES, ignoring=PREFIX)
 
 
 def of_backend(name: str, settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
@@ -222,7 +225,10 @@ def _anchored(key: str, value: Any, folder: Path) -> Any:
     """Make a relative path absolute, relative to where it was written. Leave other values unchanged."""
     if key not in PATHS or not isinstance(value, (str, Path)) or not str(value):
         return value
-    return folder / Path(value).expanduser()
+    try:
+        return folder / Path(value).expanduser()
+    except RuntimeError:  # "~name" of a user who does not exist: reported when values are validated
+        return value
 
 
 def _not_grouped(key: str, value: Any, origin: str) -> OptionError:
@@ -250,5 +256,5 @@ def _unknown_variable(variable: str) -> OptionError:
     former = variable.removeprefix(PREFIX).lower()
     if former in MOVED:
         return OptionError(f"{variable}: {former!r} is now {place_of(MOVED[former])}")
-    meant = did_you_mean(variable, VARIABLES, ignoring=PREFIX)
-    return OptionError(f"unknown environment variable {variable!r}{meant}", hint=f"choose from {', '.join(VARIABLES)}")
+    meant = did_you_mean(variable, _NAMES, ignoring=PREFIX)
+    return OptionError(f"unknown environment variable {variable!r}{meant}", hint=f"choose from {', '.join(_NAMES)}")

@@ -9,7 +9,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _as_path(value: Any) -> Any:
-    return Path(value).expanduser() if isinstance(value, (str, Path)) and str(value) else value
+    if not isinstance(value, (str, Path)) or not str(value):
+        return value
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:  # "~name" of a user who does not exist
+        raise ValueError(str(error)) from error
 
 
 PathOrNone = Annotated[Path | None, BeforeValidator(_as_path)]
