@@ -17,13 +17,17 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from hub.config.suggest import did_you_mean
+from hub.config.suggest import did_you_mean, is_misspelt
 from hub.errors import OptionError, PlanError, words_of
 from hub.plan import EAGER, FORMAT, Bid, Contender, DecidedBy, Event, EventKind, Plan, PlannedCluster, Price, Search, Stage
+from hub.report.numbers import names_text
 from hub.report.output import check_output
 
 _KEYS = ("format", "plans", "digests")
+_DECIDING = ("plans", "clusters")
+"""Fields of which every plan file has one."""
 _AGAIN = "write it again with `hub explain MODEL -o FILE`"
+_ANOTHER = "name a plan file; `hub explain MODEL -o FILE` writes one"
 EDITED = Event(kind=EventKind.NOTE, stage=Stage.LOAD, message="edited by hand: the previous times and reasons are left out")
 """Event on every plan that differs from what the hub wrote."""
 _FIELDS = tuple(
@@ -37,7 +41,10 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
     Raise OptionError if the file cannot be read, and PlanError, naming the field and the fix, if it is not a plan file.
     """
     try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise PlanError(f"{path} is not a plan file: it is empty", hint=_AGAIN)
+        data: Any = json.loads(text)
     except OSError as error:
         raise OptionError(
             f"the plan file {path} cannot be read: {words_of(error)}", hint="write one with `hub explain MODEL -o FILE`"
@@ -116,9 +123,12 @@ def _items(data: Any, path: Path) -> list[tuple[str, Any]]:
     if not isinstance(data, dict):
         kind = "list" if isinstance(data, list) else type(data).__name__
         raise PlanError(
-            f'{path} is not a plan file: a JSON {kind}, not {{"format": {FORMAT}, "plans": [...]}}', hint=_AGAIN
+            f'{path} is not a plan file: a JSON {kind}, not {{"format": {FORMAT}, "plans": [...]}}', hint=_ANOTHER
         )
     table = cast("dict[str, Any]", data)
+    if table and not any(is_misspelt(key, _DECIDING) for key in table):
+        text = f"{path} is not a plan file: it has neither plans nor clusters, but {names_text(table)}"
+        raise PlanError(text, hint=_ANOTHER)
     _check_format(table, path, "format")
     if "plans" not in table and "clusters" in table:
         return [("", table)]

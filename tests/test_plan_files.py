@@ -17,7 +17,7 @@ from hub.cli.app import app
 from hub.config.options import resolve
 from hub.discovery.registry import registry
 from hub.errors import CompileError, OptionError, PlanError
-from hub.plan import FORMAT, DecidedBy, Event, Plan, Stage
+from hub.plan import FORMAT, DecidedBy, Event, Plan, PlannedCluster, Stage
 from hub.plan_file import plans_json, read_plans, write_plans
 from hub.planning import measure
 
@@ -146,6 +146,9 @@ def test_no_plan_is_no_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{", "is not a plan file: not JSON"),
+        (" \n", "is not a plan file: it is empty"),
+        ('{"nbformat": 4, "cells": []}', "is not a plan file: it has neither plans nor clusters, but nbformat, cells"),
+        ('{"format": 3, "model": "mlp"}', "is not a plan file: it has neither plans nor clusters, but format, model"),
         ("\x80", "is not a plan file: not JSON"),
         ("[]", 'is not a plan file: a JSON list, not {"format": 1, "plans": [...]}'),
         ("3", "is not a plan file: a JSON int"),
@@ -684,6 +687,21 @@ def test_explain_writes_a_file_that_show_prints_and_run_replays(here: Path) -> N
     assert facts["plans"][0]["decided_by"] == "plan file"
     assert facts["max_abs_error"] < 1e-6
     assert "plan file" in hub_command("explain", "tiny.py:tiny", "--plan", "plan.json")
+
+
+def test_lines_in_a_pipe_are_as_long_as_they_are(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No terminal has set a width there, and programs read lines; COLUMNS still sets one."""
+    names = [f"a_node_with_a_rather_long_name_{number}" for number in range(5)]
+    for file, backend in (("a.json", "openvino"), ("b.json", "onnxruntime")):
+        clusters = [PlannedCluster(backend=backend, nodes=(name,), source=f"{name}.py:1") for name in names]
+        (here / file).write_text(plans_json([Plan(graph="g" * 100, clusters=tuple(clusters))]))
+    for command in (("show", "a.json"), ("diff", "a.json", "b.json")):
+        monkeypatch.setenv("COLUMNS", "")
+        status = 0 if command[0] == "show" else 1
+        long = hub_command("plan", *command, exit_code=status).splitlines()
+        assert any("g" * 100 in line for line in long)
+        monkeypatch.setenv("COLUMNS", "40")
+        assert all(len(line) <= 40 for line in hub_command("plan", *command, exit_code=status).splitlines())
 
 
 def test_explain_completes_a_file_by_hand(here: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from hub.cli.output import echo_json
 from hub.errors import OptionError, PlanError
 from hub.plan import Plan
 from hub.plan_file import plans_json, read_plans
+
+_PIPE_WIDTH = 10_000
+"""Characters of a line where nobody set a width: more than any table has."""
 
 
 def print_plan_file(file: str, *, as_json: bool) -> None:
@@ -27,7 +31,7 @@ def print_plans(plans: Sequence[Plan], *, as_json: bool) -> None:
         return
     from hub.report.tables import plan_table
 
-    console = Console()
+    console = _console()
     for plan in plans:
         console.print(plan_table(plan, width=console.width), crop=False)  # tables of backends may be wide
 
@@ -43,6 +47,12 @@ def print_diff(old: str, new: str, *, as_json: bool) -> None:
     if as_json:
         echo_json(json.dumps(diff_facts(diffs), indent=2))
     else:
-        Console(highlight=False).print(diff_text(diffs, old, new))
+        _console(highlight=False).print(diff_text(diffs, old, new))
     if not all(diff.is_empty for diff in diffs):
         raise typer.Exit(1)
+
+
+def _console(*, highlight: bool = True) -> Console:
+    """Return standard output. Lines wrap at a terminal's width or at COLUMNS, and in pipes and files not at all."""
+    is_free = not Console().is_terminal and not os.environ.get("COLUMNS", "").isdigit()
+    return Console(highlight=highlight, width=_PIPE_WIDTH if is_free else None)
