@@ -693,7 +693,7 @@ def test_lines_in_a_pipe_are_as_long_as_they_are(here: Path, monkeypatch: pytest
     """No terminal has set a width there, and programs read lines; COLUMNS still sets one."""
     names = [f"a_node_with_a_rather_long_name_{number}" for number in range(5)]
     for file, backend in (("a.json", "openvino"), ("b.json", "onnxruntime")):
-        clusters = [PlannedCluster(backend=backend, nodes=(name,), source=f"{name}.py:1") for name in names]
+        clusters = [PlannedCluster(backend=backend, nodes=(name,), source=(f"{name}.py:1",)) for name in names]
         (here / file).write_text(plans_json([Plan(graph="g" * 100, clusters=tuple(clusters))]))
     for command in (("show", "a.json"), ("diff", "a.json", "b.json")):
         monkeypatch.setenv("COLUMNS", "")
