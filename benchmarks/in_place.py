@@ -79,11 +79,18 @@ def kinds_of(name: str, batch: int) -> Mapping[str, Callable[[], Any]]:
     args[place] = x
     run: Any = executable._run
     kept = run(x)[0]
-    bound = varied(run, empty_cpu=lambda *_: kept)
+
+    def the_same(_shape: tuple[int, ...], _strides: tuple[int, ...], _dtype: torch.dtype) -> torch.Tensor:
+        return kept
+
+    def dispatched(shape: tuple[int, ...], _strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype)
+
+    bound = varied(run, empty_cpu=the_same)
     bound(x)
     session, one_binding = run.__globals__["run_session"], bound.__globals__["pool"][-1][0]
-    again = varied(run, empty_cpu=lambda *_: kept)  # with a binding of its own
-    slower = varied(run, empty_cpu=lambda shape, _, dtype: torch.empty(shape, dtype=dtype))
+    again = varied(run, empty_cpu=the_same)  # with a binding of its own
+    slower = varied(run, empty_cpu=dispatched)
     return {
         "the library's call, everything bound": lambda: session(one_binding, None),
         "with the plugin's checks": lambda: again(x),

@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     disable_current_modes: Callable[[], AbstractContextManager[Any]]
     dispatch_key: Callable[[str], Any]
     elementwise_dtypes: Callable[..., tuple[torch.dtype, torch.dtype]]
+    empty_strided_cpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
     fake_tensor_proxies: dict[int, Any]
     functorch: Any
     gather_params: Callable[..., Any]

@@ -16,7 +16,7 @@ from hub.plan import Plan
 from hub.plan_file import plans_json, read_plans
 
 _PIPE_WIDTH = 10_000
-"""Characters of a line where nobody set a width: more than any table has."""
+"""Characters of a line where no width is set: more than any table has."""
 
 
 def print_plan_file(file: str, *, as_json: bool) -> None:
