@@ -118,6 +118,8 @@ def _factory(spec: str) -> Callable[..., Any]:
 def _module_from_name(name: str) -> ModuleType:
     if Path(name).is_file():
         raise OptionError(f"{name} is not a Python file: its name does not end in .py", hint=f"write {_FORM}")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise OptionError(f"{name!r} is neither a Python file nor the name of a module", hint=f"write {_FORM}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)  # last, so that a file in the working directory does not shadow an installed package

@@ -488,7 +488,7 @@ class _Output:
         if bool(wrong.any()):
             place = _first(wrong)
             text = f"{self._text(place, self.want)}; {int(wrong.sum())} of {wrong.numel()} elements differ, none may"
-            raise self._error(text)
+            raise self._error(text, _NO_BUDGET)
 
     def _failure(self, distance: _Distance, wrong: torch.Tensor) -> AccuracyError:
         badness = torch.where(wrong, distance.error - distance.allowed, -1.0)
@@ -501,7 +501,8 @@ class _Output:
         ]
         ulps = f" ({', '.join(sizes)})" if error < float("inf") else ""
         allowed = float(distance.allowed[place])
-        return self._error(f"{self._text(place, distance.exact)}; error {error:.3g}{ulps}, allowed {allowed:.3g}")
+        text = f"{self._text(place, distance.exact)}; error {error:.3g}{ulps}, allowed {allowed:.3g}"
+        return self._error(text, _BUDGET if error < float("inf") else _NO_BUDGET)
 
     def _text(self, place: tuple[int, ...], expected: torch.Tensor) -> str:
         output = self.judge.cluster.output_names[self.index]
@@ -510,13 +511,17 @@ class _Output:
             f"got {_written(self.got[place])}"
         )
 
-    def _error(self, text: str) -> AccuracyError:
+    def _error(self, text: str, hint: str) -> AccuracyError:
         return AccuracyError(
             f"{text}; on {self.where}",
             backend=self.judge.backend,
             cluster=self.judge.cluster.name,
-            hint='grant an error budget with options={"accuracy": ...} if this is acceptable',
+            hint=hint,
         )
+
+
+_BUDGET = 'grant an error budget with options={"accuracy": ...} if this is acceptable'
+_NO_BUDGET = 'no error budget covers this; without the backend (options={"exclude": ...}) it is not tried again'
 
 
 def _with_infinities(distance: torch.Tensor) -> torch.Tensor:

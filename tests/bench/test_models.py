@@ -77,6 +77,7 @@ def test_inputs_may_be_keywords(source: Path) -> None:
     [
         ("{source}:par", "has no function 'par'; did you mean 'pair'", OptionError),
         ("{source}:", "names no model", OptionError),
+        (".:pair", "'.' is neither a Python file nor the name of a module", OptionError),
         ("{source}", "names a file and no function", OptionError),
         ("{folder}/notes.txt:pair", "notes.txt is not a Python file", OptionError),
         ("/no/such/file.py:pair", "there is no file /no/such/file.py", OptionError),

@@ -37,8 +37,9 @@ def test_lost_digits_excuse_no_infinities_and_no_nan(number: float) -> None:
     got = x + 1
     compared(cluster, x, got)
     got[2, 1] = number
-    with pytest.raises(AccuracyError, match=rf"at \[2, 1\]: expected .* got {number}; error inf"):
+    with pytest.raises(AccuracyError, match=rf"at \[2, 1\]: expected .* got {number}; error inf") as raised:
         compared(cluster, x, got)
+    assert "no error budget covers this" in raised.value.hint, "a budget would not help"
 
 
 def test_sums_may_overflow_near_the_largest_number_but_not_to_nan() -> None:
