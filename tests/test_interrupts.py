@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+import hub
 from hub.capture import inference, training
+from hub.planning.make import Maker
 from hub.process.interrupts import held_back
 
 
@@ -98,3 +100,32 @@ def test_a_capture_that_is_interrupted_harms_no_later_one(wants_gradients: bool,
                 torch.compile(model, backend="hub", options={"tune": "off"})(x)
         torch.compiler.reset()
         torch.testing.assert_close(torch.compile(model, backend="hub", options={"tune": "off"})(x), model(x))
+
+
+def test_a_signal_handler_may_call_the_model_that_is_being_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its call runs in eager. It would begin the same planning again, and so would the handler of each later signal."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), torch.randn(2, 4)
+    options = {"backends": ["onnxruntime"], "tune": "off", "start": "wait"}
+    compiled: Any = torch.compile(model, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
+    found: list[torch.Tensor] = []
+    made: list[object] = []
+    make = Maker.make
+
+    def interrupted(self: Maker, *args: Any) -> Any:
+        made.append(self)
+        signal.raise_signal(signal.SIGUSR1)
+        return make(self, *args)
+
+    monkeypatch.setattr(Maker, "make", interrupted)
+    before = signal.signal(signal.SIGUSR1, lambda *_: found.append(compiled(x)))
+    try:
+        with torch.no_grad():
+            found += [compiled(x), compiled(x)]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(made) == 1
+    assert len(found) == 3
+    for one in found:
+        torch.testing.assert_close(one, model(x), rtol=1e-4, atol=1e-5)
+    (plan,) = hub.plans(compiled)
+    assert plan.backends == ("onnxruntime",)

@@ -104,6 +104,8 @@ class CompiledGraph:
         self._aside_weights: tuple[str, ...] = ()
         """Weights that are constants of the plan that is being made: planning copied others like inputs."""
         self._lock = freed_in_forks(threading.RLock())
+        self._is_building = False
+        """True while the thread that holds the lock makes a binding."""
         self._later = Background(self)
         self._aside: Aside | None = None
         """The planning that goes on while the first calls run in eager."""
@@ -248,8 +250,14 @@ class CompiledGraph:
         with self._lock:
             if (found := self._known(args)) is not None:  # another thread was faster
                 return found
+            if self._is_building:  # a signal handler or a finalizer calls the model while this thread plans it
+                return self._waiting(args)
             self._bindings.drop_stale()
-            binding = self._build(args)
+            self._is_building = True
+            try:
+                binding = self._build(args)
+            finally:
+                self._is_building = False
             self._bindings.add(binding)
             self._record.warn()  # last, because a user may have turned warnings into errors
             return binding
