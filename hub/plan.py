@@ -67,7 +67,7 @@ class DecidedBy(StrEnum):
     ALL_PRICES = "measured and learned and estimated prices"
     ESTIMATES = "estimates"
     OPTIONS = "options"
-    NO_TAKER = "no backend supports any node"
+    NO_TAKER = "no backend can run any node"
     NOT_CAPTURED = "not captured"
     REPLAYED = "replayed"
     PLAN_FILE = "plan file"
