@@ -25,6 +25,7 @@ from hub.plugin import (
     only_output,
     plain,
     rank,
+    tensors_of,
     unrollable_lstm,
     value_of,
 )
@@ -44,6 +45,17 @@ _NARROW = dtypes("float32", "float16", "bfloat16")
 
 def _names(names: str) -> tuple[str, ...]:
     return tuple(f"aten.{name}" for name in names.split())
+
+
+def no_integer_to_bfloat16(node: fx.Node) -> str | None:
+    """Require no integers that become bfloat16: IREE links no function for that, which some processors need."""
+    if any(declared.name in ("index", "indices") for declared in declared_arguments(node)):
+        return None
+    given = {str(value.dtype) for source in node.all_input_nodes for value in tensors_of(source)}
+    if given.isdisjoint(("torch.int64", "torch.int32")):
+        return None
+    found = given | {str(value.dtype) for value in tensors_of(node)}
+    return "integers that become bfloat16" if "torch.bfloat16" in found else None
 
 
 def grown(node: fx.Node) -> str | None:
@@ -191,6 +203,6 @@ def _conditions(name: str) -> tuple[Condition, ...]:
 
 OPERATORS = OperatorTable(
     {**{name: _conditions(name) for name in _TAKEN}, **OWN},
-    everywhere=(_TRIED, on_cpu, not_empty),
+    everywhere=(_TRIED, on_cpu, not_empty, no_integer_to_bfloat16),
     declined=DECLINED,
 )
