@@ -48,7 +48,7 @@ def main() -> None:
         print(f"{name:42} {median_us:8.1f} us  {added_us:+7.1f} us  {share:.3f}")
     rows = {name: dict(zip(("median_us", "added_us", "ratio"), row, strict=True)) for name, row in figures.items()}
     written = {
-        "command": f"python -m benchmarks.in_place --model {given.model} --batch {given.batch}",
+        "command": f"python -m benchmarks.in_place --model {given.model} --batch {given.batch} --seconds {given.seconds:g}",
         "machine": this_machine().model_dump(mode="json"),
         "figures": rows,
     }
