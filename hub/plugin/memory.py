@@ -19,5 +19,6 @@ empty_cpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tenso
 """Return a new tensor on the CPU, of a shape, strides and a dtype, whose contents are undefined.
 
 It passes by PyTorch's dispatcher, and takes a third of the time of `torch.empty`: 0.8 us instead of 3, and between the
-kernels of a model, which evict code from the caches, 20 us instead of 35 with its binding (`python -m benchmarks.in_place`).
+kernels of a model, which evict code from the caches, 20 us instead of 35 with its binding
+(`python -m benchmarks.in_place`).
 """
