@@ -94,6 +94,12 @@ def test_the_version_is_the_distributions() -> None:
     assert output_of("--version") == f"hub {installed_version('compiler-hub')}\n"
 
 
+def test_the_package_is_a_program() -> None:
+    """`python -m hub` is the command of that Python, wherever another environment's `hub` comes first."""
+    done = subprocess.run([sys.executable, "-m", "hub", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == output_of("--version")
+
+
 def test_a_mistake_is_one_message_and_exit_2() -> None:
     """No traceback, on standard error, with the nearest name."""
     found = hub("explain", "bret")
