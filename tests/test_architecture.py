@@ -178,7 +178,8 @@ def test_rooms_have_no_cycle() -> None:
 
 def test_few_modules_stand_outside_of_rooms() -> None:
     """Package names tell a newcomer where the next module belongs."""
-    assert {path.stem for path in CORE.glob("*.py")} == {"__init__", "__main__", "errors", "plan", "plan_file", "torch_private"}
+    modules = {path.stem for path in CORE.glob("*.py")} - {"__init__", "__main__"}
+    assert modules == {"errors", "plan", "plan_file", "torch_private"}
 
 
 def test_the_picture_of_the_rooms_is_current() -> None:

@@ -8,6 +8,7 @@ other operator, or leave the cluster, raise the alarm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from functools import reduce
 
 import torch
@@ -33,15 +34,30 @@ _SHAPES_ONLY = frozenset(f"aten.{name}_like.default" for name in ("full", "zeros
 """Operators that read no element."""
 
 
+class Alarm(StrEnum):
+    """Why a call must run eagerly."""
+
+    BEYOND_INT32 = "a value is beyond the int32 range in which OpenVINO computes"
+    OUT_OF_RANGE = "an index is out of range"
+    NAN_LOST = "NaN or infinity arises before a kernel that loses it"
+
+
 class Alarms:
     """The alarms of one model, as built so far."""
 
     def __init__(self) -> None:
         self._conditions: list[Output] = []
+        self._kinds: set[Alarm] = set()
         self._marks: dict[fx.Node, Output] = {}
 
-    def raise_where(self, condition: Output) -> None:
+    @property
+    def kinds(self) -> tuple[Alarm, ...]:
+        """What can raise an alarm, in the order of the enum. Empty if nothing can."""
+        return tuple(kind for kind in Alarm if kind in self._kinds)
+
+    def raise_where(self, condition: Output, kind: Alarm) -> None:
         """Make a call run eagerly if any element of the condition, a boolean value, is true."""
+        self._kinds.add(kind)
         rank = condition.get_partial_shape().rank.get_length()
         self._conditions.append(
             output(ops.reduce_logical_or(condition, indices(range(rank)), False)) if rank else condition
@@ -70,7 +86,7 @@ class Alarms:
         """Raise the alarm if elements of these nodes' results are marked."""
         for node in nodes:
             if node in self._marks:
-                self.raise_where(self._marks[node])
+                self.raise_where(self._marks[node], Alarm.BEYOND_INT32)
 
     def whole(self) -> Output | None:
         """Return one bool that is true if the call must run eagerly; None if no call has to."""

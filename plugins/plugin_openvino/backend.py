@@ -46,7 +46,7 @@ class OpenVINOBackend(Backend):
         try:
             lowered = lower(cluster)
             compiled = self._core.compile_model(lowered.model, "CPU", self.properties(settings))
-            return OpenVINOExecutable(compiled, cluster, lowered.fed, has_alarm=lowered.has_alarm, source=lowered.model)
+            return OpenVINOExecutable(compiled, cluster, lowered.fed, alarms=lowered.alarms, source=lowered.model)
         except HubError:
             raise
         except Exception as error:
@@ -60,7 +60,7 @@ class OpenVINOBackend(Backend):
             blob = ov.Tensor(np.memmap(folder / BLOB, np.uint8, "c"), shared_memory=True)
             loading: Any = self._core  # the stub does not type the sources of a model
             compiled = loading.import_model(blob, "CPU", self.properties(settings))
-            return OpenVINOExecutable(compiled, cluster, meta["fed"], has_alarm=meta["has_alarm"], memory=blob)
+            return OpenVINOExecutable(compiled, cluster, meta["fed"], alarms=meta["alarms"], memory=blob)
         except Exception as error:
             raise compile_failure("openvino", cluster, "OpenVINO cannot load it", error) from error
 

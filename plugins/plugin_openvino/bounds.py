@@ -14,7 +14,7 @@ INT32 = 2**31
 _SIZE = 2**20
 """Bound of a size known only at run time, for positions along it: they fill memory, so few sizes are larger."""
 
-_MOVES = frozenset(
+MOVES = frozenset(
     f"aten.{name}"
     for name in [
         "view.default",
@@ -61,7 +61,7 @@ def largest(value: Any) -> float:
         ends = [value_of(item) for item in value.args]
         return max(abs(end) if isinstance(end, (int, float)) else _SIZE for end in ends)
     source: Any = value.args[0] if value.args else None
-    if name in _MOVES and not getattr(value_of(source), "is_floating_point", bool)():
+    if name in MOVES and not getattr(value_of(source), "is_floating_point", bool)():
         return largest(source)
     if name in _SUMS and isinstance(argument(value, "alpha"), int):
         factor = max(1, abs(argument(value, "alpha")))

@@ -10,7 +10,7 @@ from openvino import Output
 from torch import fx
 
 from hub.plugin import argument, elements, is_symbolic, value_of
-from plugin_openvino.alarms import Alarms
+from plugin_openvino.alarms import Alarm, Alarms
 from plugin_openvino.library import ops
 from plugin_openvino.operands import Value, constant, convert, indices, output
 
@@ -50,9 +50,9 @@ class Call:
         dims = () if given is None else elements(given)
         return [int(dim) % max(1, rank) for dim in dims] if dims else list(range(rank))
 
-    def raise_alarm_where(self, condition: Any) -> None:
+    def raise_alarm_where(self, condition: Any, kind: Alarm) -> None:
         """Make a call run eagerly if any element of the condition, a boolean value, is true."""
-        self._alarms.raise_where(output(condition))
+        self._alarms.raise_where(output(condition), kind)
 
     def mark(self, places: Any) -> None:
         """Mark elements of the result, by a boolean value, that 0 replaces because OpenVINO cannot represent them."""

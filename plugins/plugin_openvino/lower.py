@@ -26,11 +26,14 @@ from hub.plugin import (
     is_symbolic,
     operator_name,
 )
-from plugin_openvino.alarms import Alarms
+from plugin_openvino.alarms import Alarm, Alarms
 from plugin_openvino.call import Call
+from plugin_openvino.intervals import Hazards
 from plugin_openvino.library import ops
 from plugin_openvino.operands import INT32_MAX, OV_TYPES, Value, indices, output
 from plugin_openvino.rules import RULES
+from plugin_openvino.rules.blind import raise_alarm_where_lost
+from plugin_openvino.support import NAN_BLIND
 
 SCALAR_DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 """dtype with which each kind of number enters a model."""
@@ -43,8 +46,8 @@ class Lowered:
     model: Model
     fed: tuple[int, ...]
     """For each parameter of the model, the position of the cluster input that feeds it."""
-    has_alarm: bool
-    """True if the model has one more result than the cluster: a bool that is true if the call must run eagerly."""
+    alarms: tuple[Alarm, ...]
+    """If any, the model has one more result than the cluster: a bool that is true if the call must run eagerly."""
 
 
 def lower(cluster: Cluster) -> Lowered:
@@ -61,17 +64,19 @@ def lower(cluster: Cluster) -> Lowered:
             parameters.append(_parameter(node.name, spec))
             values[node] = output(parameters[-1])
             fed.append(position)
-    for node in cluster.module.graph.find_nodes(op="get_attr"):
-        values[node] = weight_constant(getattr(cluster.module, str(node.target)), cluster.name, node.name)
+    constants = {node: getattr(cluster.module, str(node.target)) for node in cluster.module.graph.find_nodes(op="get_attr")}
+    for node, value in constants.items():
+        values[node] = weight_constant(value, cluster.name, node.name)
+    hazards = Hazards(constants)
     for node in cluster.nodes:
-        values[node] = _lowered(node, values, alarms, cluster.name)
+        values[node] = _lowered(node, values, alarms, hazards, cluster.name)
     leaving: Any = cluster.module.graph.output_node().args[0]
     alarms.close(leaving)
     results = [_result(values[node]) for node in leaving]
     if (alarm := alarms.whole()) is not None:
         results.append(op.Result(alarm))
     model = Model(results, parameters, cluster.name)  # pyright: ignore[reportGeneralTypeIssues] - its stub's base is another
-    return Lowered(model, tuple(fed), alarm is not None)
+    return Lowered(model, tuple(fed), alarms.kinds)
 
 
 def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
@@ -108,7 +113,8 @@ def _parameter(name: str, spec: Spec) -> op.Parameter:
     return found
 
 
-def _lowered(node: fx.Node, values: dict[fx.Node, Value], alarms: Alarms, cluster: str) -> Value:
+def _lowered(node: fx.Node, values: dict[fx.Node, Value], alarms: Alarms, hazards: Hazards, cluster: str) -> Value:
+    hazards.add(node)
     if node.target is operator.getitem:
         source, position = node.args
         several: Any = values[cast("fx.Node", source)]
@@ -116,6 +122,8 @@ def _lowered(node: fx.Node, values: dict[fx.Node, Value], alarms: Alarms, cluste
     name = operator_name(node)
     try:
         call = Call(node, values, alarms)
+        if name in NAN_BLIND:
+            raise_alarm_where_lost(call, hazards)
         found = _outputs(RULES[name](call))
         alarms.follow(node, lambda: call.tensor("condition", torch.bool))
     except Exception as error:

@@ -138,14 +138,21 @@ class Lane:
     """One infer request with its bindings. Used by one thread at a time."""
 
     def __init__(
-        self, compiled: Any, cluster: Cluster, fed: Sequence[int], shapes: Callable[..., Any] | None, *, has_alarm: bool
+        self,
+        compiled: Any,
+        cluster: Cluster,
+        fed: Sequence[int],
+        shapes: Callable[..., Any] | None,
+        *,
+        alarms: Sequence[str],
     ) -> None:
         self._request = compiled.create_infer_request()
         self._feeds = [_feed(index, position, cluster) for index, position in enumerate(fed)]
         self._outputs = [(index, spec.dtype, Views(spec.dtype)) for index, spec in enumerate(cluster.outputs)]
         self._written: list[Any] = [None] * len(self._outputs)
         self._shapes, self._cluster = shapes, cluster
-        self._alarm_index = len(cluster.outputs) if has_alarm else None
+        self._alarm_index = len(cluster.outputs) if alarms else None
+        self._alarms = alarms
         is_blind = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
         self._watched = tuple(feed.position for feed in self._feeds if feed.is_float and is_blind)
         """Positions of the inputs whose NaN the kernels would lose."""
@@ -181,9 +188,9 @@ class Lane:
         return results
 
     def _check_alarm(self) -> None:
-        """Raise InputRefused if the last call had numbers that OpenVINO cannot represent."""
+        """Raise InputRefused if the last call had numbers that OpenVINO cannot represent, or loses."""
         if self._alarm_index is not None and self._request.get_output_tensor(self._alarm_index).data:
-            reason = "a value is beyond the int32 range in which OpenVINO computes, or an index is out of range"
+            reason = ", or ".join(self._alarms)
             raise self._refusal(reason, next(casts_to_int64(self._cluster), None))
 
     def _refusal(self, reason: str, node: str | None = None) -> InputRefused:
@@ -244,13 +251,17 @@ class OpenVINOExecutable(Executable):
         cluster: Cluster,
         fed: Sequence[int],
         *,
-        has_alarm: bool,
+        alarms: Sequence[str],
         source: ov.Model | None = None,
         memory: ov.Tensor | None = None,
     ) -> None:
-        """Wrap a compiled model. `source` is the lowered model, for `dump`; `memory` holds a loaded model's weights."""
+        """Wrap a compiled model.
+
+        `alarms` are the reasons of its alarm, if it has one; `source` is the lowered model, for `dump`; `memory` holds the
+        weights of a loaded model.
+        """
         self._compiled, self._cluster, self._fed = compiled, cluster, tuple(fed)
-        self._has_alarm, self._source = has_alarm, source
+        self._alarms, self._source = tuple(alarms), source
         self._shapes = output_shapes(cluster)
         self._lanes: deque[Lane] = deque([self._lane()])
         self._memory = memory  # last: Python releases attributes in this order, and what the lanes hold reads the weights
@@ -276,7 +287,7 @@ class OpenVINOExecutable(Executable):
         """Write the compiled model with its weights, prepacked if OpenVINO prepacks at compile time."""
         exported = self._compiled.export_model()
         (folder / BLOB).write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
-        (folder / META).write_text(json.dumps({"fed": self._fed, "has_alarm": self._has_alarm}))
+        (folder / META).write_text(json.dumps({"fed": self._fed, "alarms": self._alarms}))
 
     def dump(self, folder: Path) -> None:
         """Write the FX program, the IR as lowered (not after a load) and the graph that OpenVINO runs."""
@@ -286,4 +297,4 @@ class OpenVINOExecutable(Executable):
         ov.serialize(self._compiled.get_runtime_model(), folder / "runtime.xml", folder / "runtime.bin")
 
     def _lane(self) -> Lane:
-        return Lane(self._compiled, self._cluster, self._fed, self._shapes, has_alarm=self._has_alarm)
+        return Lane(self._compiled, self._cluster, self._fed, self._shapes, alarms=self._alarms)

@@ -413,7 +413,7 @@ def test_exceptions_of_openvino_come_wrapped(
     cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
     with pytest.raises(CompileError, match="load"):
         backend.load(tmp_path, cluster, SETTINGS)
-    (tmp_path / runtime.META).write_text('{"fed": [0], "has_alarm": false}')
+    (tmp_path / runtime.META).write_text('{"fed": [0], "alarms": []}')
     (tmp_path / runtime.BLOB).write_bytes(b"no blob at all")
     with pytest.raises(CompileError, match="load") as caught:
         backend.load(tmp_path, cluster, SETTINGS)

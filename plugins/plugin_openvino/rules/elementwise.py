@@ -11,6 +11,7 @@ from openvino import Output, Type
 from torch import fx
 
 from hub.plugin import declared_arguments, operator_name, value_of
+from plugin_openvino.alarms import Alarm
 from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
 from plugin_openvino.call import Call
 from plugin_openvino.library import ops
@@ -71,7 +72,8 @@ def within_int32(call: Call, operation: Callable[..., Any], *values: Output) -> 
 def raise_alarm_beyond(call: Call, value: Output, limit: float) -> None:
     """Make a call run eagerly if an element's absolute value reaches a limit."""
     call.raise_alarm_where(
-        ops.logical_not(ops.less(ops.abs(convert(value, torch.float32)), constant(limit, torch.float32)))
+        ops.logical_not(ops.less(ops.abs(convert(value, torch.float32)), constant(limit, torch.float32))),
+        Alarm.BEYOND_INT32,
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from openvino import Output
 from torch import fx
 
+from plugin_openvino.alarms import Alarm
 from plugin_openvino.call import Call
 from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, indices, output, size_of
@@ -31,7 +32,8 @@ def _one_hot(call: Call) -> Any:
     """Return 1 at each position and 0 elsewhere. A position out of range makes the call run in eager, which raises."""
     positions, count = call.tensor("self"), int(call.raw("num_classes"))
     first, end = constant(0, _I64), constant(count, _I64)
-    call.raise_alarm_where(ops.logical_or(ops.less(positions, first), ops.greater_equal(positions, end)))
+    is_out = ops.logical_or(ops.less(positions, first), ops.greater_equal(positions, end))
+    call.raise_alarm_where(is_out, Alarm.OUT_OF_RANGE)
     return ops.one_hot(positions, end, constant(1, _I64), first, -1)
 
 
@@ -76,7 +78,7 @@ def _coordinate(call: Call, value: Output, axis: int, positions: Output, like: O
     zero, size = constant(0, _I64), size_of(value, axis)
     from_front = ops.select(ops.less(positions, zero), ops.add(positions, size), positions)
     is_out = output(ops.logical_or(ops.less(from_front, zero), ops.greater_equal(from_front, size)))
-    call.raise_alarm_where(is_out)
+    call.raise_alarm_where(is_out, Alarm.OUT_OF_RANGE)
     spread = ops.broadcast(ops.select(is_out, zero, from_front), ops.shape_of(like))
     return output(ops.unsqueeze(spread, indices([-1])))
 
