@@ -276,6 +276,19 @@ def test_a_misspelt_variable_of_a_table_names_the_nearest_one() -> None:
     assert "unknown environment variable 'HUB_WORKERS_CUONT'; did you mean 'HUB_WORKERS_COUNT'?" in text
 
 
+def test_a_form_of_progress_that_there_is_not_is_a_mistake() -> None:
+    """`HUB_PROGRESS` is read where progress is shown, which raises nothing: so it is examined with the options."""
+    assert message_of(environ={"HUB_PROGRESS": "0"}).splitlines() == ["HUB_PROGRESS is '0'", "  hint: use live, plain or off"]
+    for form in ("", "off", " Live "):
+        assert resolve(None, {"HUB_PROGRESS": form}, Path("/")).threads is None
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    """Some editors begin a text file with one."""
+    deep = repository(tmp_path, "\ufeffthreads = 3\n")
+    assert resolve(None, {}, deep).threads == 3
+
+
 def test_the_budget_follows_the_tuning_effort() -> None:
     """Full tuning may take 600 s unless a budget is given."""
     assert resolved({"tune": "full"}).budget_s == 600.0

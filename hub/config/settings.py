@@ -35,6 +35,8 @@ _RESERVED = ("disc", "mdla")
 SLOW_IMPORTS = "HUB_SLOW_IMPORTS"
 """Variable that tells child processes which plugins took too long to import."""
 _PROGRESS = "HUB_PROGRESS"
+_PROGRESS_FORMS = ("live", "plain", "off")
+"""As in `hub.report.progress`, which reads the variable."""
 _OTHER_VARIABLES = frozenset({_PROGRESS, SLOW_IMPORTS})
 """Variables that the hub reads elsewhere and that are not options."""
 _SERVICE = re.compile(r"HUB_(SERVICE|PORT)(_\w+)?")
@@ -74,8 +76,12 @@ def from_flags(flags: Mapping[str, str | None], origin: str, cwd: Path) -> Mappi
 def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Setting]:
     """Return the settings in `HUB_*` variables. Raises OptionError for a misspelt variable or unreadable text.
 
+    That goes for `HUB_PROGRESS`, too, which is no option and is read elsewhere.
+
     Other programs' variables begin with `HUB_` too: what is not near the name of an option is ignored, with one warning.
     """
+    if (form := environ.get(_PROGRESS, "").strip().lower()) and form not in _PROGRESS_FORMS:
+        raise OptionError(f"{_PROGRESS} is {form!r}", hint=f"use {', '.join(_PROGRESS_FORMS[:-1])} or {_PROGRESS_FORMS[-1]}")
     found: dict[str, Setting] = {}
     foreign: list[str] = []
     for variable in sorted(environ):
@@ -153,7 +159,7 @@ def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
     if path is None:
         return {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise OptionError(
             f"{path} cannot be read: {words_of(error)}", hint="a hub.toml has keys and tables, such as: threads = 2"
