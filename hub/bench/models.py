@@ -112,6 +112,8 @@ def _factory(spec: str) -> Callable[..., Any]:
         raise OptionError(
             f"{place} has no function {attribute!r}{what}{did_you_mean(attribute, names)}", hint=f"name {_RESULT}"
         )
+    if hasattr(found, "forward") and not isinstance(found, type):
+        raise OptionError(f"{spec!r} is a model itself: its inputs are not known", hint=f"name {_RESULT}")
     return found
 
 
@@ -161,16 +163,28 @@ def _importing(name: str) -> Generator[None]:
 
 
 def _arguments(spec: str, factory: Callable[..., Any], batch: int | None) -> Mapping[str, Any]:
+    """Return the arguments of a factory's call. Raise OptionError if it takes others."""
+    parameters = _parameters(factory)
+    given = set[str]() if batch is None else {"batch"}
+    missing = [name for name, parameter in parameters.items() if _is_required(parameter) and name not in given]
+    if missing:
+        needs = f"{spec!r} needs {', '.join(missing)}, which no command gives"
+        raise OptionError(needs, hint=f"name {_RESULT} and takes no argument, or `batch` alone")
     if batch is None:
         return {}
-    if "batch" not in _parameters(factory):
+    if "batch" not in parameters:
         raise OptionError(
             f"the factory of {spec!r} takes no argument `batch`", hint="leave --batch out, or add the argument"
         )
     return {"batch": batch}
 
 
-def _parameters(factory: Callable[..., Any]) -> Mapping[str, Any]:
+def _is_required(parameter: inspect.Parameter) -> bool:
+    is_open = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and not is_open
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a callable; none for one in C that does not tell them."""
     try:
         return inspect.signature(factory).parameters

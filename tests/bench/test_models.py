@@ -39,6 +39,11 @@ def odd():
 
 def bare():
     return torch.nn.Linear(3, 1), torch.ones(1, 3)
+
+def sized(width, *, depth, bias=True, **others):
+    return pair()
+
+model = torch.nn.Linear(3, 1)
 """
 
 
@@ -86,6 +91,8 @@ def test_inputs_may_be_keywords(source: Path) -> None:
         ("{source}:leaving", "failed (at torch_models.py:17 in leaving): SystemExit: 3", ModelError),
         ("{source}:odd", "not a module and its inputs", ModelError),
         ("{source}:bare", "not a tuple or dict", ModelError),
+        ("{source}:sized", "needs width, depth, which no command gives", OptionError),
+        ("{source}:model", "is a model itself: its inputs are not known", OptionError),
         (
             "{folder}/wrong.py:pair",
             "wrong.py cannot be imported: SyntaxError: '(' was never closed (wrong.py, line 1)",
