@@ -278,10 +278,8 @@ def test_a_misspelt_variable_of_a_table_names_the_nearest_one() -> None:
 
 def test_a_form_of_progress_that_there_is_not_is_a_mistake() -> None:
     """`HUB_PROGRESS` is read where progress is shown, which raises nothing: so it is examined with the options."""
-    assert message_of(environ={"HUB_PROGRESS": "0"}).splitlines() == [
-        "HUB_PROGRESS is '0'",
-        "  hint: use live, plain or off",
-    ]
+    message = message_of(environ={"HUB_PROGRESS": "0"})
+    assert message.splitlines() == ["HUB_PROGRESS is '0'", "  hint: the words are live, plain, off"]
     for form in ("", "off", " Live "):
         assert resolve(None, {"HUB_PROGRESS": form}, Path("/")).threads is None
 

@@ -81,9 +81,7 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Sett
     Other programs' variables begin with `HUB_` too: what is not near the name of an option is ignored, with one warning.
     """
     if (form := environ.get(_PROGRESS, "").strip().lower()) and form not in _PROGRESS_FORMS:
-        raise OptionError(
-            f"{_PROGRESS} is {form!r}", hint=f"use {', '.join(_PROGRESS_FORMS[:-1])} or {_PROGRESS_FORMS[-1]}"
-        )
+        raise OptionError(f"{_PROGRESS} is {form!r}", hint=f"the words are {', '.join(_PROGRESS_FORMS)}")
     found: dict[str, Setting] = {}
     foreign: list[str] = []
     for variable in sorted(environ):
