@@ -1,4 +1,4 @@
-"""Find undeclared views and writes of operators, which pre-dispatch functionalization does not see."""
+"""Find what PyTorch's capture does not show: undeclared views and writes of operators, and programs with other results."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ _HIDDEN_VIEWS = frozenset(
     }
 )
 """Functions of a Dynamo graph that may return views of their inputs without declaring it."""
+
+
+_REPLACED = frozenset({"multilabel_margin_loss", "multilabel_margin_loss_forward"})
+"""Functions of a Dynamo graph in whose place AOTAutograd traces a program in Python, whose results are others than eager's:
+labels behind the first -1 of a row count there (PyTorch 2.13 and 2.15, `torch/_decomp/decompositions.py`)."""
+
+
+def replaced_by_another(module: fx.GraphModule) -> str | None:
+    """Return the name of a function in a Dynamo graph in whose place AOTAutograd puts another program, or None."""
+    return next((name for node in module.graph.nodes if (name := _name(node)) in _REPLACED), None)
 
 
 def written_hidden_view(module: fx.GraphModule) -> str | None:

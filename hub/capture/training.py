@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from functorch.compile import make_boxed_func
 from torch import fx
 
+from hub.capture.hidden import replaced_by_another
 from hub.capture.normalizations import IN_FLOAT32
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
@@ -42,6 +43,8 @@ def capture_with_autograd(
     post-dispatch. `weight_positions` are the positions of parameters and buffers; an inference graph keeps them as weights.
     Raise CaptureError if AOTAutograd cannot express the program.
     """
+    if name := replaced_by_another(module):
+        raise CaptureError(f"PyTorch's capture puts a program with other results in the place of {name}")
     number = next(_numbers)
     n_inputs = len(inputs)  # not the inputs: AOTAutograd keeps the compilers, which would keep the weights alive
 

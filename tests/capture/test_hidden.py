@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import hub
 from hub.capture.hidden import written_hidden_view
 from hub.discovery.registry import registry
 
@@ -114,3 +115,17 @@ def test_instance_norm_moves_its_statistics_once_a_call(backend: str) -> None:
             torch.testing.assert_close(call(x), twin(x))
     for mine, eager in zip(model.buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(mine, eager)
+
+
+@pytest.mark.filterwarnings("ignore:capture. PyTorch.s capture puts:hub.HubWarning")
+@pytest.mark.parametrize("transform", [torch.compile, hub.compile])
+def test_a_function_that_capture_replaces_wrongly_is_eagers(transform: Callable[..., Any]) -> None:
+    """In the place of this loss PyTorch's own capture puts a program that counts the labels behind the first -1."""
+    backend = {"backend": "hub"} if transform is torch.compile else {}
+    call = transform(nn.MultiLabelMarginLoss(), options={"tune": "off"}, **backend)
+    labels = torch.tensor([[3, 0, -1, 1], [0, 2, 1, -1]])
+    x = torch.randn(2, 4, requires_grad=True)
+    for _ in range(2):
+        loss, expected = call(x, labels), nn.functional.multilabel_margin_loss(x, labels)
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(torch.autograd.grad(loss, x), torch.autograd.grad(expected, x))
