@@ -33,7 +33,7 @@ _ERRORS_ONLY = 3
 _FINITE_ONLY = ("aten.max_pool", "aten.gru.", "aten.lstm.")
 """Operators whose kernels lose NaN and infinities: pooling begins with the lowest number, recurrent layers clip their sums.
 
-A second pooling for them would double its cost, so inputs are checked instead."""
+A second pooling for them would double its cost, so inputs are checked; only where one may arise inside it is paid."""
 
 
 def is_infinite(value: torch.Tensor) -> bool:

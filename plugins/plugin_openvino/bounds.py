@@ -7,6 +7,7 @@ from typing import Any
 from torch import fx
 
 from hub.plugin import argument, operator_name, value_of
+from hub.toolkit.intervals import MOVES
 
 EXACT_IN_FLOAT32 = 2**24
 """Largest integer up to which float32 represents every integer."""
@@ -14,36 +15,6 @@ INT32 = 2**31
 _SIZE = 2**20
 """Bound of a size known only at run time, for positions along it: they fill memory, so few sizes are larger."""
 
-MOVES = frozenset(
-    f"aten.{name}"
-    for name in [
-        "view.default",
-        "reshape.default",
-        "_unsafe_view.default",
-        "flatten.using_ints",
-        "unflatten.int",
-        "permute.default",
-        "transpose.int",
-        "t.default",
-        "unsqueeze.default",
-        "squeeze.default",
-        "squeeze.dim",
-        "squeeze.dims",
-        "expand.default",
-        "slice.Tensor",
-        "select.int",
-        "repeat.default",
-        "clone.default",
-        "contiguous.default",
-        "alias.default",
-        "to.dtype",
-        "to.dtype_layout",
-        "to.device",
-        "to.other",
-        "_to_copy.default",
-        "type_as.default",
-    ]
-)
 _SUMS = frozenset(f"aten.{name}.{form}" for name in ("add", "sub", "rsub") for form in ("Tensor", "Scalar"))
 
 

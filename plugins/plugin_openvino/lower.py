@@ -26,9 +26,9 @@ from hub.plugin import (
     is_symbolic,
     operator_name,
 )
+from hub.toolkit.intervals import Hazards, constants_of
 from plugin_openvino.alarms import Alarm, Alarms
 from plugin_openvino.call import Call
-from plugin_openvino.intervals import Hazards
 from plugin_openvino.library import ops
 from plugin_openvino.operands import INT32_MAX, OV_TYPES, Value, indices, output
 from plugin_openvino.rules import RULES
@@ -64,7 +64,7 @@ def lower(cluster: Cluster) -> Lowered:
             parameters.append(_parameter(node.name, spec))
             values[node] = output(parameters[-1])
             fed.append(position)
-    constants = {node: getattr(cluster.module, str(node.target)) for node in cluster.module.graph.find_nodes(op="get_attr")}
+    constants = constants_of(cluster.module)
     for node, value in constants.items():
         values[node] = weight_constant(value, cluster.name, node.name)
     hazards = Hazards(constants)

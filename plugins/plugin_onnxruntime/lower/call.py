@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from hub.plugin import CompileError, argument, declared_arguments, elements, value_of
+from hub.toolkit.intervals import Hazards
 
 from .builder import Builder, expression
 
@@ -38,9 +39,10 @@ def lowers(*operators: str) -> Callable[[AnyRule], AnyRule]:
 class Call:
     """One FX node with its arguments by schema name, and the builder it is lowered into."""
 
-    def __init__(self, builder: Builder, node: fx.Node, names: dict[fx.Node, Result]) -> None:
+    def __init__(self, builder: Builder, node: fx.Node, names: dict[fx.Node, Result], hazards: Hazards) -> None:
         self.builder = builder
         self.node = node
+        self.hazards = hazards
         self._names = names
         self.op = builder.op
         self.ops = builder.ops

@@ -20,6 +20,7 @@ from hub.plugin import (
     output_arguments,
     spec_of,
 )
+from hub.toolkit.intervals import Hazards, constants_of
 
 from ..program import Edges, Program, outside
 from .builder import ELEMENT, MICROSOFT, OPSET, Builder
@@ -33,6 +34,7 @@ def lower(cluster: Cluster) -> Program:
     """Return the ONNX program of a cluster. Raise CompileError, with the node's name, if a node cannot be expressed."""
     builder = Builder()
     names: dict[fx.Node, Result] = {}
+    hazards = Hazards(constants_of(cluster.module))
     for node in cluster.module.graph.nodes:
         builder.origin = node.name
         if node.op == "placeholder":
@@ -40,7 +42,8 @@ def lower(cluster: Cluster) -> Program:
         elif node.op == "get_attr":
             names[node] = builder.weight(getattr(cluster.module, str(node.target)), node.name)
         elif node.op == "call_function":
-            names[node] = _call(builder, node, names)
+            hazards.add(node)
+            names[node] = _call(builder, node, names, hazards)
     return _program(cluster, builder, names)
 
 
@@ -56,12 +59,12 @@ def _input(builder: Builder, node: fx.Node) -> str:
     return node.name
 
 
-def _call(builder: Builder, node: fx.Node, names: dict[fx.Node, Result]) -> Result:
+def _call(builder: Builder, node: fx.Node, names: dict[fx.Node, Result], hazards: Hazards) -> Result:
     if node.target is operator.getitem:
         source, position = cast("tuple[fx.Node, int]", node.args)
         result: Result = names[source][position]
     else:
-        result = _lowered(Call(builder, node, names))
+        result = _lowered(Call(builder, node, names, hazards))
     value = node.meta.get("val")
     if isinstance(result, str) and isinstance(value, torch.Tensor):
         builder.know_shape(result, value.shape)

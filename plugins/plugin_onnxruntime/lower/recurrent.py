@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hub.plugin import CompileError
+
 from .call import Call, lowers
 
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
@@ -25,6 +27,8 @@ def gru(call: Call) -> tuple[str, ...]:
 
 
 def _layers(call: Call, kind: str, states: Sequence[str]) -> tuple[str, ...]:
+    if any(map(call.hazards.may_hold_nan, call.node.all_input_nodes)):
+        raise CompileError(f"NaN or infinity may arise before {kind}, which loses it", node=call.node.name)
     directions, count = (2 if call["bidirectional"] else 1), call["num_layers"]
     value = call.transpose(call.input("input"), [1, 0, 2]) if call["batch_first"] else call.input("input")
     starts = [_split_layers(call, state, count, directions) for state in states]

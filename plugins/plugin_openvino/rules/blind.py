@@ -8,9 +8,9 @@ import torch
 from openvino import Output
 
 from hub.plugin import operator_name
+from hub.toolkit.intervals import Hazards
 from plugin_openvino.alarms import Alarm
 from plugin_openvino.call import Call
-from plugin_openvino.intervals import Hazards
 from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, convert, output
 from plugin_openvino.rules.elementwise import not_a_number

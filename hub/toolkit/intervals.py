@@ -1,9 +1,8 @@
 """Intervals in which the floats of a graph lie, as far as the graph shows, and the nodes that may make NaN or infinity.
 
-Some of OpenVINO's kernels lose NaN and infinity: `support.NAN_BLIND`. A cluster's inputs are examined before a call. What
-arises between its nodes (a logarithm of 0, a quotient of two zeros) is examined before such a kernel, by an alarm. Ordinary
-models must not pay for that, so it takes intervals: a mean square plus a small number has a root, and a clamped norm is not
-zero.
+Some libraries have kernels that lose NaN and infinity. A plugin can examine a cluster's inputs before a call, but not what
+arises between its nodes: a logarithm of 0, a quotient of two zeros. `Hazards` says where that may be. Ordinary models
+should not pay for it, so it takes intervals: a mean square plus a small number has a root, and a clamped norm is not zero.
 
 Rounding is not followed, and overflow only of exponentials.
 """
@@ -18,8 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from hub.plugin import argument, elements, operator_name, value_of
-from plugin_openvino.bounds import MOVES
+from hub.plugin.table import argument, elements, operator_name, value_of
 
 _TINY = torch.finfo(torch.float32).tiny
 MAX_EXPONENT = log(torch.finfo(torch.float32).max)
@@ -58,6 +56,38 @@ _RESULTS: Mapping[str, Interval] = {
     **dict.fromkeys(("log_softmax", "_log_softmax", "log_sigmoid"), Interval(-inf, 0.0)),
 }
 """Operators with results that lie in an interval whatever the arguments are."""
+
+MOVES = frozenset(
+    f"aten.{name}"
+    for name in [
+        "view.default",
+        "reshape.default",
+        "_unsafe_view.default",
+        "flatten.using_ints",
+        "unflatten.int",
+        "permute.default",
+        "transpose.int",
+        "t.default",
+        "unsqueeze.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "expand.default",
+        "slice.Tensor",
+        "select.int",
+        "repeat.default",
+        "clone.default",
+        "contiguous.default",
+        "alias.default",
+        "to.dtype",
+        "to.dtype_layout",
+        "to.device",
+        "to.other",
+        "_to_copy.default",
+        "type_as.default",
+    ]
+)
+"""Operators whose results are elements of their first argument, or casts of them."""
 
 _KEEPING = frozenset({"mean", "amax", "amin", "index_select", "gather"})
 """Operators, beside those that move elements, whose results lie between the elements of their first argument."""
@@ -236,6 +266,11 @@ def argument_or(node: fx.Node, name: str, default: Any) -> Any:
 
 _CLEAN = frozenset({"nan_to_num", "zeros_like", "ones_like", "full_like", "empty_like"})
 """Operators whose results hold no NaN of their arguments."""
+
+
+def constants_of(module: fx.GraphModule) -> Mapping[fx.Node, torch.Tensor]:
+    """Return the constants of a graph by their nodes."""
+    return {node: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
 
 
 class Hazards:

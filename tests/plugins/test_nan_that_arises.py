@@ -1,4 +1,4 @@
-"""NaN that arises inside an OpenVINO cluster: an alarm where its kernels lose it, and none in ordinary models."""
+"""NaN that arises inside a cluster of a library whose kernels lose it. OpenVINO has an alarm, ONNX Runtime refuses."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from plugin_onnxruntime.backend import create as create_onnxruntime
+from plugin_onnxruntime.lower import lower
 from plugin_openvino.backend import create
-from plugin_openvino.intervals import Hazards
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 import hub
-from hub.errors import InputRefused
+from hub.errors import CompileError, InputRefused
 from hub.testing.single import compile_and_run, run, whole_cluster
+from hub.toolkit.intervals import Hazards, constants_of
 from tests.functions import Of
 
 NUMBERS = torch.tensor([[1.0, 2.0, 0.0, 3.0], [1.0, -2.0, 0.5, 3.0]])
@@ -80,8 +82,7 @@ def test_a_call_whose_nan_would_be_lost_is_refused(name: str) -> None:
 def test_ordinary_models_get_no_alarm(name: str) -> None:
     """It would cost them a pass over memory: the graph shows that no NaN arises."""
     cluster, _ = whole_cluster(Of(KEPT[name]), (NUMBERS,))
-    constants = {node: getattr(cluster.module, str(node.target)) for node in cluster.module.graph.find_nodes(op="get_attr")}
-    hazards = Hazards(constants)
+    hazards = Hazards(constants_of(cluster.module))
     for node in cluster.nodes:
         hazards.add(node)
     last = cluster.nodes[-1]
@@ -106,3 +107,41 @@ def test_the_hubs_answer_is_eagers() -> None:
         torch.testing.assert_close(call(NUMBERS), function(NUMBERS), equal_nan=True)
     torch.testing.assert_close(call(ordinary), function(ordinary))
     assert [plan.backends for plan in hub.plans(call)] == [("openvino",)]
+
+
+# --- ONNX Runtime -----------------------------------------------------------------------------------------------------
+
+
+def pooled(x: Tensor) -> Tensor:
+    return functional.max_pool1d(x[None], 2, padding=1)
+
+
+POOLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "NaN": lambda x: pooled(torch.log(x) + 1),
+    "written infinity": lambda x: pooled(x.masked_fill(x > -9, -INFINITE)),
+    "infinity": lambda x: pooled(1 / x),
+    "ordinary": lambda x: pooled(torch.relu(functional.normalize(x, dim=-1))),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_onnxruntimes_pools_keep_what_arises(name: str) -> None:
+    """Pooling itself begins with the lowest number, which no NaN and no negative infinity replaces."""
+    cluster, values = whole_cluster(Of(POOLED[name]), (NUMBERS,))
+    result = compile_and_run(create_onnxruntime(), cluster, values)[1][0]
+    torch.testing.assert_close(result, POOLED[name](NUMBERS), equal_nan=True)
+
+
+def test_only_pools_behind_hazards_are_paid_for() -> None:
+    """Two more pools find NaN and negative infinity."""
+    counts = {name: str(lower(whole_cluster(Of(POOLED[name]), (NUMBERS,))[0]).model).count('"MaxPool"') for name in POOLED}
+    assert counts == {"NaN": 3, "written infinity": 3, "infinity": 3, "ordinary": 1}
+
+
+def test_onnxruntime_refuses_a_recurrent_layer_behind_a_logarithm() -> None:
+    """It clips its sums, so that NaN and infinity are lost."""
+    layer = nn.GRU(4, 4)
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
+        cluster, values = whole_cluster(Of(lambda x: layer(torch.log(x)[:, None])[0]), (NUMBERS,))
+    with pytest.raises(CompileError, match="may arise before GRU"):
+        compile_and_run(create_onnxruntime(), cluster, values)
