@@ -40,8 +40,16 @@ class Interval(NamedTuple):
         return Interval(function(self.low), function(self.high))
 
     def within(self, low: float, high: float) -> Interval:
-        """Return the interval after a clamp."""
+        """Return the interval after a clamp to numbers."""
         return self.mapped(lambda number: min(max(number, low), high))
+
+    def largest(self, other: Interval) -> Interval:
+        """Return the interval of the larger of two numbers."""
+        return Interval(max(self.low, other.low), max(self.high, other.high))
+
+    def smallest(self, other: Interval) -> Interval:
+        """Return the interval of the smaller of two numbers."""
+        return Interval(min(self.low, other.low), min(self.high, other.high))
 
 
 ANY = Interval(-inf, inf)
@@ -191,7 +199,7 @@ class Intervals:
         if name in _FUNCTIONS:
             return _FUNCTIONS[name](self.of(node.args[0]))
         if operator_name(node) in MOVES or name in _KEEPING:
-            return self.of(node.args[0])
+            return ANY if _is_float(node.args[0]) and not _is_float(node) else self.of(node.args[0])  # a cast truncates
         match name:
             case "add" | "sub" | "rsub":
                 return self._of_sum(node, name)
@@ -203,8 +211,7 @@ class Intervals:
             case "pow" if isinstance(exponent := argument(node, "exponent"), (int, float)):
                 return _power(self.of(argument(node, "self")), exponent)
             case "clamp" | "clamp_min" | "clamp_max":
-                least, most = (self.of(argument_or(node, bound, None)) for bound in ("min", "max"))
-                return self.of(argument(node, "self")).within(least.low, most.high)
+                return self._of_clamp(node)
             case "maximum" | "minimum" | "where":
                 return self._of_choice(node, name)
             case "full" | "full_like":
@@ -214,10 +221,10 @@ class Intervals:
 
     def _of_sum(self, node: fx.Node, name: str) -> Interval:
         left, right = argument(node, "self"), argument(node, "other")
-        if name == "sub" and is_largest_of(right, left):
-            return Interval(-inf, 0.0)
         if argument(node, "alpha") != 1:
             return ANY
+        if name == "sub" and is_largest_of(right, left):
+            return Interval(-inf, 0.0)
         one, two = self.of(left), self.of(right)
         if name == "add":
             return _sum(one, two)
@@ -227,8 +234,13 @@ class Intervals:
         one, two = self.of(argument(node, "self")), self.of(argument(node, "other"))
         if name == "where":
             return Interval(min(one.low, two.low), max(one.high, two.high))
-        choose = max if name == "maximum" else min
-        return Interval(choose(one.low, two.low), choose(one.high, two.high))
+        return one.largest(two) if name == "maximum" else one.smallest(two)
+
+    def _of_clamp(self, node: fx.Node) -> Interval:
+        found = self.of(argument(node, "self"))
+        if (least := argument_or(node, "min", None)) is not None:
+            found = found.largest(self.of(least))
+        return found if (most := argument_or(node, "max", None)) is None else found.smallest(self.of(most))
 
 
 def is_largest_of(value: Any, whole: Any) -> bool:
@@ -360,5 +372,5 @@ def _writes_infinity(node: fx.Node) -> bool:
     return any(isinstance(item, float) and not isfinite(item) for item in node.args)
 
 
-def _is_float(node: fx.Node) -> bool:
+def _is_float(node: Any) -> bool:
     return any(isinstance(item, torch.Tensor) and item.is_floating_point() for item in elements(value_of(node)))
