@@ -176,11 +176,15 @@ class Intervals:
         """Take the graph's constants by their nodes; one is read when its interval matters."""
         self._constants = constants
         self._found: dict[fx.Node, Interval] = {}
+        self._moved: dict[fx.Node, Any] = {}
+        """For results that are elements of an argument, that argument: a weight is not read for being transposed."""
 
     def of(self, value: Any) -> Interval:
         """Return the interval of an argument: a number, a node, or None for no bound."""
         if isinstance(value, (int, float)) and isfinite(value):
             return Interval(float(value), float(value))
+        while isinstance(value, fx.Node) and value in self._moved:
+            value = self._moved[value]
         if not isinstance(value, fx.Node):
             return ANY
         if value not in self._found:
@@ -190,7 +194,11 @@ class Intervals:
 
     def add(self, node: fx.Node) -> None:
         """Find the interval of a node whose arguments were added before."""
-        self._found[node] = self._result(node)
+        if operator_name(node) in MOVES or short_name(node) in _KEEPING:
+            is_truncated = _is_float(node.args[0]) and not _is_float(node)
+            self._moved[node] = None if is_truncated else node.args[0]
+        else:
+            self._found[node] = self._result(node)
 
     def _result(self, node: fx.Node) -> Interval:
         name = short_name(node)
@@ -198,8 +206,6 @@ class Intervals:
             return _RESULTS[name]
         if name in _FUNCTIONS:
             return _FUNCTIONS[name](self.of(node.args[0]))
-        if operator_name(node) in MOVES or name in _KEEPING:
-            return ANY if _is_float(node.args[0]) and not _is_float(node) else self.of(node.args[0])  # a cast truncates
         match name:
             case "add" | "sub" | "rsub":
                 return self._of_sum(node, name)

@@ -117,3 +117,23 @@ def test_intervals_are_narrow(function: Callable[[Tensor], Tensor], expected: In
             intervals.add(node)
     last = module.graph.output_node().args[0]
     assert intervals.of(last) == pytest.approx(expected)
+
+
+def test_a_weight_is_read_only_where_its_numbers_matter() -> None:
+    """Weights are large: a transposed factor of a product is not looked through, a divisor is."""
+    weight, scale = torch.full((5, 5), 2.0), torch.full((5,), 4.0)
+    module = make_fx(lambda x: (x @ weight.t()) / scale.view(1, 5))(torch.randn(4, 5))
+    read: list[fx.Node] = []
+
+    class Constants(dict[fx.Node, Tensor]):
+        def get(self, node: fx.Node, default: Any = None) -> Any:
+            read.append(node)
+            return super().get(node, default)
+
+    constants = Constants(constants_of(module))
+    intervals = Intervals(constants)
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            node.meta.setdefault("val", torch.empty(()))
+            intervals.add(node)
+    assert [constants[node].shape for node in read if node in constants] == [scale.shape]

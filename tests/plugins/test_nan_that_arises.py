@@ -1,4 +1,4 @@
-"""NaN that arises inside a cluster of a library whose kernels lose it. OpenVINO has an alarm, ONNX Runtime refuses."""
+"""NaN that arises inside a cluster of a library whose kernels lose it, OpenVINO and ONNX Runtime, and none is lost."""
 
 from __future__ import annotations
 
