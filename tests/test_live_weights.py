@@ -188,9 +188,12 @@ def test_what_is_found_wrong_later_serves_no_model_of_the_class(monkeypatch: pyt
     """Verification after the first answer looks at the plan for one set of weights; those for others hold it, too."""
     made = list[Made]()
     assembled = CompiledGraph._assembled
-    monkeypatch.setattr(
-        CompiledGraph, "_assembled", lambda self, graph, one, held: (made.append(one), assembled(self, graph, one, held))[1]
-    )
+
+    def noted(self: CompiledGraph, graph: Any, one: Made, held: Any, **rest: Any) -> Any:
+        made.append(one)
+        return assembled(self, graph, one, held, **rest)
+
+    monkeypatch.setattr(CompiledGraph, "_assembled", noted)
     x, models = torch.randn(4, 32), [Net().eval() for _ in range(2)]
     runs = [served(model, x, start="wait") for model in models]
     (graph,) = graphs_of(runs[0])
