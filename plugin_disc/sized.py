@@ -53,7 +53,7 @@ class Sized:
 
     @property
     def _known(self) -> str:
-        return f"({', '.join(self.symbols)},)"
+        return f"({''.join(f'{symbol}, ' for symbol in self.symbols)})"  # (): each symbol may have one possible value
 
 
 def _names_in(text: str) -> set[str]:
