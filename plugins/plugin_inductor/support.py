@@ -16,6 +16,7 @@ from hub.plugin import (
     attribute,
     declared_arguments,
     dtype_name,
+    is_symbolic,
     operator_name,
     refused,
     tensors_of,
@@ -83,6 +84,17 @@ def _each_dim(count: int) -> Condition:
     return condition
 
 
+def _image_of_one_size(node: fx.Node) -> str | None:
+    """Refuse the gradient of an image of symbolic sizes: Inductor asks for the strides of its memory as plain numbers."""
+    is_asked, *_ = argument(node, "output_mask")
+    sizes = value_of(argument(node, "input")).shape[2:]
+    return (
+        "the image's size varies, and Inductor compiles its gradient for one"
+        if is_asked and any(map(is_symbolic, sizes))
+        else None
+    )
+
+
 _ROUNDS_FIRST = _floats(
     "in floating point Inductor rounds the quotient before it takes the floor: 6.0 // 0.1 gives 60, not 59"
 )
@@ -99,6 +111,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "aten.avg_pool2d_backward.default": _each_dim(2),
     "aten.avg_pool3d_backward.default": _each_dim(3),
     "aten.max_pool2d_with_indices_backward.default": _each_dim(2),
+    "aten.convolution_backward.default": _image_of_one_size,
     # SIGSEGV, or "index out of bounds": positions are clamped to the image before they are integers, and NaN passes the
     # clamp.
     **dict.fromkeys(

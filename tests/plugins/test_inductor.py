@@ -27,6 +27,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
+import hub
 from hub.capture.inference import capture_inference
 from hub.capture.training import capture_with_autograd
 from hub.discovery.registry import load_attribute
@@ -848,3 +849,17 @@ def test_its_own_variables_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> 
     assert os.environ["_TORCHINDUCTOR_GIVEN"] == "before"
     assert "TORCHINDUCTOR_ADDED" not in os.environ
     assert os.environ["OTHER_GIVEN"] == "after"
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d])
+def test_gradients_of_images_of_any_size(kind: Any) -> None:
+    """Inductor compiles an image's gradient for one size, so that operator stays outside, without a warning."""
+    torch.manual_seed(0)
+    model = nn.Sequential(kind(3, 4, 3), nn.Tanh(), kind(4, 3, 3))
+    run: Any = torch.compile(model, backend="hub", options={"backends": ["inductor"], "tune": "off", "start": "wait"})
+    n_dims = model[0].weight.dim() - 2
+    for size in (8, 9, 10, 12):
+        x = torch.randn(2, 3, *[size] * n_dims, requires_grad=True)
+        expected, found = (torch.autograd.grad(call(x).square().sum(), [x, *model.parameters()]) for call in (model, run))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert hub.plans(run)[-1].backends == ("eager", "inductor")
