@@ -21,7 +21,8 @@ def simplify(module: fx.GraphModule) -> None:
     What is written to a part of a tensor is no copy before it is written. A pool whose only window holds everything becomes
     a mean. Meta values stay.
 
-    Uninitialised tensors become zeros: zeros are valid contents, and make two runs comparable.
+    Uninitialised tensors become zeros: zeros are valid contents, and make two runs comparable. What is padded by a symbolic
+    number gets the strides that capture declares.
     """
     for node in list(module.graph.nodes):
         if node.op == "call_function" and node.target in _NOTHING and _NOTHING[node.target](node):
@@ -38,6 +39,8 @@ def simplify(module: fx.GraphModule) -> None:
             _average_all(node)
         elif node.target in _POOLS and _is_ceiling_idle(node):
             _set(node, "ceil_mode", value=False)
+        elif node.target is _aten.constant_pad_nd.default and _may_keep_strides(node):
+            _make_contiguous(node)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
@@ -175,6 +178,34 @@ def _set(node: fx.Node, name: str, *, value: bool) -> None:
         node.update_arg(position, value)
     else:
         node.update_kwarg(name, value)
+
+
+def _may_keep_strides(node: fx.Node) -> bool:
+    """Return whether padding may return a tensor in its input's order of dims where contiguous memory is declared.
+
+    Padding by no positive number crops, and keeps that order. Capture does not know a symbolic number's sign, and declares
+    contiguous memory: the gradient of `torch.fft.irfft` over any number of points has views that rely on it.
+    """
+    padding = cast("Any", argument(node, "pad"))
+    given, declared = value_of(node.args[0]), node.meta["val"]
+    if not any(isinstance(number, fx.Node) for number in padding):
+        return False
+    return _is_row_major(declared) and not _is_row_major(given)
+
+
+def _is_row_major(tensor: torch.Tensor) -> bool:
+    """Return whether strides never grow from one dim to the next, as seen during capture. Add no guards."""
+    try:
+        strides = [hint(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if hint(size) != 1]
+    except ValueError:  # a size that depends on data
+        return False
+    return strides == sorted(strides, reverse=True)
+
+
+def _make_contiguous(node: fx.Node) -> None:
+    with node.graph.inserting_after(node):
+        packed = called(node.graph, _aten.clone.default, node, memory_format=torch.contiguous_format)
+    node.replace_all_uses_with(packed, delete_user_cb=lambda user: user is not packed)
 
 
 def _is_inactive_dropout(node: fx.Node) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
 from tests.functions import Of
 
@@ -49,3 +50,19 @@ def test_results_have_eagers_strides(function: Callable[..., torch.Tensor], dyna
         with torch.no_grad():
             expected, mine = function(x.clone()), run(x.clone())
         torch.testing.assert_close(mine, expected, check_stride=True)
+
+
+def test_the_gradient_of_a_transform_of_any_size_runs() -> None:
+    """Capture does not know that its padding crops, and declares other strides than the result has."""
+    torch.manual_seed(0)
+    linear = nn.Linear(16, 16)
+
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.fft.rfft(linear(x), dim=1)[:, :9]
+        return torch.fft.irfft(spectrum @ linear.weight.to(torch.complex64), n=x.shape[1], dim=1)
+
+    run = torch.compile(mixed, backend="hub", options={"tune": "off", "start": "wait", "backends": ["disc"]})
+    for size in (64, 50, 40):
+        x = torch.randn(2, size, 16)
+        expected, found = (torch.autograd.grad(call(x).square().sum(), linear.weight)[0] for call in (mixed, run))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
