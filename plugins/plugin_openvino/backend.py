@@ -16,6 +16,7 @@ from hub.plugin import (
     compile_failure,
 )
 from plugin_openvino.core import core
+from plugin_openvino.fused import NOT_FUSED, has_fatal_chain
 from plugin_openvino.lower import lower
 from plugin_openvino.runtime import BLOB, META, OpenVINOExecutable
 from plugin_openvino.support import OPERATORS
@@ -45,7 +46,8 @@ class OpenVINOBackend(Backend):
         """Lower and compile a cluster. Raise CompileError with OpenVINO's reason."""
         try:
             lowered = lower(cluster)
-            compiled = self._core.compile_model(lowered.model, "CPU", self.properties(settings))
+            properties = self.properties(settings) | (NOT_FUSED if has_fatal_chain(lowered.model) else {})
+            compiled = self._core.compile_model(lowered.model, "CPU", properties)
             return OpenVINOExecutable(compiled, cluster, lowered.fed, alarms=lowered.alarms, source=lowered.model)
         except HubError:
             raise

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 import hub
 
-pytest.importorskip("openvino")
+ov: Any = pytest.importorskip("openvino")
+from plugin_openvino.fused import MAX_ROWS, has_fatal_chain  # noqa: E402 - needs the library
+from plugin_openvino.library import ops  # noqa: E402
 
 MULTIPLES = torch.arange(4000)
 INTS = torch.tensor([[2001, 1500, 900], [33, 1999, 2000]])
@@ -75,6 +78,14 @@ CASES: Mapping[str, Case] = {
     "ones at positions": (
         lambda i: functional.one_hot(i + 0, 5) * 2, (torch.tensor([[1, 2], [3, 4]]),), (torch.tensor([[0, 0], [4, 1]]),)
     ),
+    "softplus far from 0": (
+        lambda x: functional.softplus(x) * 1, (torch.rand(64),),
+        (torch.tensor([-75.0, -40.0, -20.0, -16.5, -11.0, -3.0, 0.0, 19.9, 20.1, 60.0, -inf, inf, nan] * 5),),
+    ),
+    "log of a sigmoid far from 0": (
+        lambda x: functional.logsigmoid(x) * 1, (torch.rand(64),),
+        (torch.tensor([-75.0, -3.0, 0.0, 9.0, 19.9, 20.1, 60.0, -inf, inf, nan] * 5),),
+    ),
     "squeezed number": (lambda x: functional.relu(x).sum().squeeze(0) * 2, (torch.rand(3),), (torch.rand(3),)),
 }  # fmt: skip
 
@@ -114,3 +125,41 @@ def test_a_written_slice_with_open_bounds_crashes_nothing() -> None:
         x, y = torch.rand(5, 8, 4), torch.rand(5, size, 4)
         torch.testing.assert_close(run(x, y), write(x, y))
     assert not [event for plan in hub.plans(run) for event in plan.events if "SIGSEGV" in event.message]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_of_few_rows_beside_another_tensor_crash_nothing(threads: int) -> None:
+    """OpenVINO fuses them, and ended the process that compiled the model: it depends on rows and threads."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(16, 20), nn.Linear(20, 16)
+
+    def residual(x: torch.Tensor) -> torch.Tensor:
+        stream = torch.relu(x)
+        inner = torch.tanh(stream)
+        return stream + second(functional.gelu(first(inner)))
+
+    for rows in (1, 4, 6, 8, 9):
+        options = {"backends": ["openvino"], "tune": "off", "start": "wait", "threads": threads}
+        run: Any = torch.compile(residual, backend="hub", options=options, dynamic=False)
+        with torch.no_grad():
+            x = torch.randn(rows, 16)
+            torch.testing.assert_close(run(x), residual(x))
+        assert hub.plans(run)[-1].backends == ("openvino",)
+
+
+@pytest.mark.parametrize(
+    ("build", "is_fatal"),
+    [
+        (lambda x, fc: ops.add(ops.tanh(x), fc(fc(x))), True),
+        (lambda x, fc: ops.multiply(ops.relu(fc(ops.relu(fc(x)))), x), True),
+        (lambda x, fc: fc(ops.add(x, fc(x))), False),
+        (lambda x, fc: ops.add(x, fc(x)), False),
+        (lambda x, fc: ops.relu(fc(ops.softmax(fc(x), 1))), False),
+    ],
+)
+def test_only_chains_that_may_crash_are_left_apart(build: Callable[..., Any], is_fatal: bool) -> None:
+    weight = ops.constant(torch.randn(6, 6).numpy())
+    for rows, expected in ((MAX_ROWS, is_fatal), (MAX_ROWS + 1, False)):
+        x = ops.parameter([rows, 6], ov.Type.f32)
+        model = ov.Model([build(x, lambda value: ops.matmul(value, weight, False, True))], [x])
+        assert has_fatal_chain(model) is expected

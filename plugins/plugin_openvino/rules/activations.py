@@ -10,8 +10,8 @@ from torch import fx
 
 from plugin_openvino.call import Call
 from plugin_openvino.library import ops
-from plugin_openvino.operands import constant, indices
-from plugin_openvino.rules.elementwise import Rule, unary
+from plugin_openvino.operands import constant, indices, output
+from plugin_openvino.rules.elementwise import Rule, log_of_one_plus, unary
 
 _F32 = torch.float32
 
@@ -78,8 +78,21 @@ def _glu(call: Call) -> Any:
     return ops.multiply(halves.output(0), ops.sigmoid(halves.output(1)))
 
 
+def _softplus(value: Any) -> Any:
+    """Return log(1 + exp(x)), and x itself above 20, as eager does.
+
+    OpenVINO's own softplus is off by a rounding of x where x is negative: 7.6e-6 at -75, where the result is 3e-33.
+    """
+    most = constant(20, _F32)
+    smooth = log_of_one_plus(output(ops.exp(ops.minimum(value, most))))
+    return ops.select(ops.greater(value, most), value, smooth)
+
+
 def _log_sigmoid(call: Call) -> Any:
-    return ops.negative(ops.softplus(ops.negative(call.tensor("self"))))
+    """Return log(sigmoid(x)) as min(x, 0) - log(1 + exp(-|x|)), as eager does."""
+    value = call.tensor("self")
+    tail = log_of_one_plus(output(ops.exp(ops.negative(ops.abs(value)))))
+    return ops.subtract(ops.minimum(value, constant(0, _F32)), tail)
 
 
 RULES: Mapping[str, Rule] = {
@@ -100,7 +113,7 @@ RULES: Mapping[str, Rule] = {
     "aten.mish.default": unary(ops.mish),
     "aten.sigmoid.default": unary(ops.sigmoid),
     "aten.tanh.default": unary(ops.tanh),
-    "aten.softplus.default": unary(ops.softplus),
+    "aten.softplus.default": unary(_softplus),
     "aten.log_sigmoid.default": _log_sigmoid,
     "aten.glu.default": _glu,
     "aten.softmax.int": _softmax,

@@ -344,7 +344,7 @@ def _erf(value: Output) -> Any:
 _ERF_SERIES = [2 / math.sqrt(math.pi) * factor for factor in (1, -1 / 3, 1 / 10, -1 / 42, 1 / 216)]
 
 
-def _log_of_one_plus(value: Output) -> Any:
+def log_of_one_plus(value: Output) -> Any:
     """Return log(1 + x): near 0, where the sum is rounded, by the series 2 atanh(x / (2 + x)), exact in float32."""
     part = output(ops.divide(value, ops.add(value, constant(2, torch.float32))))
     square = ops.multiply(part, part)
@@ -463,7 +463,7 @@ RULES: Mapping[str, Rule] = {
     "aten.log.default": unary(ops.log),
     "aten.log2.default": _log_over(2),
     "aten.log10.default": _log_over(10),
-    "aten.log1p.default": unary(_log_of_one_plus),
+    "aten.log1p.default": unary(log_of_one_plus),
     "aten.sqrt.default": unary(ops.sqrt),
     "aten.rsqrt.default": unary(lambda value: _reciprocal(output(ops.sqrt(value)))),
     "aten.reciprocal.default": unary(_reciprocal),
