@@ -461,6 +461,8 @@ _LOSSES: Table = {
         call(f(4, 5), lit(0, 3, 4, 3), pos(5), 1, 3),
         call(f(4, 5), at(4, below=5), None, 0, -100).reads(0),
         call(f(5), at(below=5), None, 1, -100),
+        call(f(5), at(below=5), None, 0, -100),
+        call(f(5), at(below=5), pos(5), 0, -100),
         call(f16(4, 5), at(4, below=5), None, 1, -100),
         call(bf16(4, 5), at(4, below=5), bf16(5), 2, -100).reads(0),
     ),

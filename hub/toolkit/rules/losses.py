@@ -185,7 +185,8 @@ def _likelihood(call: Call, source: Tensor) -> tuple[Tensor, Tensor]:
     classes = _classes(call, source.dtype)
     each, how = classes.loss(source), call.raw("reduction")
     if how == NONE:
-        return each, number(0.0, each)
+        is_one = len(source.shape) == 1
+        return each, classes.share if is_one else number(0.0, each)  # eager's kernel counts a single row in any case
     found, count = _sum(each), _sum(classes.share)
     return (div(found, count) if how == MEAN else found), count
 
