@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.plugin.table import argument, operator_name
+from hub.plugin.table import argument, is_symbolic, operator_name
 
 _HIDDEN_VIEWS = frozenset(
     {
@@ -49,6 +49,42 @@ def written_hidden_view(module: fx.GraphModule) -> str | None:
         return None
     written = {base for node in module.graph.nodes if writes(node) for base in _bases(node)}
     return next((_name(node) for node in views if written & set(_bases(node))), None)
+
+
+def write_to_repeated_memory(module: fx.GraphModule) -> str | None:
+    """Return the name of a function in a Dynamo graph that writes through a view with repeated elements, or None.
+
+    Eager writes such a place several times, or raises. Functionalization writes to each repetition apart, and what it then
+    leaves in the place is their sum, or one of them (the inverse of `expand`, PyTorch 2.13).
+    """
+    written = (node for node in module.graph.nodes if writes(node))
+    return next((_name(node) for node in written if any(map(_repeats, _views_written(node)))), None)
+
+
+def _views_written(node: fx.Node) -> Iterator[torch.Tensor]:
+    """Yield the tensor that a node writes to, and those in the same memory of which it is a view."""
+    out = node.kwargs.get("out")
+    target = out if isinstance(out, fx.Node) else next(iter(_first_nodes(node)), None)
+    memory = _memory(_value(target))
+    while target is not None and memory is not None and _memory(_value(target)) == memory:
+        yield _value(target)
+        target = next(iter(_first_nodes(target)), None)
+
+
+def _memory(value: Any) -> int | None:
+    """Return what identifies the memory of a strided tensor, None for any other value."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    try:
+        return value.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage] - fake tensors have no address
+    except NotImplementedError:  # of a functorch transform
+        return None
+
+
+def _repeats(value: torch.Tensor) -> bool:
+    """Return whether a tensor has a dim along which nothing moves. Add no guards: an unknown size counts as several."""
+    dims: list[tuple[Any, Any]] = list(zip(value.stride(), value.shape, strict=True))
+    return any(not is_symbolic(step) and step == 0 and (is_symbolic(size) or size > 1) for step, size in dims)
 
 
 def hidden_write(captured: fx.GraphModule) -> str | None:

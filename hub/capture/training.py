@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from functorch.compile import make_boxed_func
 from torch import fx
 
-from hub.capture.hidden import replaced_by_another
+from hub.capture.hidden import replaced_by_another, write_to_repeated_memory
 from hub.capture.normalizations import IN_FLOAT32
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
@@ -45,6 +45,8 @@ def capture_with_autograd(
     """
     if name := replaced_by_another(module):
         raise CaptureError(f"PyTorch's capture puts a program with other results in the place of {name}")
+    if writer := write_to_repeated_memory(module):
+        raise CaptureError(f"{writer} writes to memory that its tensor repeats, which a functional graph cannot express")
     number = next(_numbers)
     n_inputs = len(inputs)  # not the inputs: AOTAutograd keeps the compilers, which would keep the weights alive
 

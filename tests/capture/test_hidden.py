@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import hub
-from hub.capture.hidden import written_hidden_view
+from hub.capture.hidden import write_to_repeated_memory, written_hidden_view
 from hub.discovery.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
@@ -129,3 +129,69 @@ def test_a_function_that_capture_replaces_wrongly_is_eagers(transform: Callable[
         loss, expected = call(x, labels), nn.functional.multilabel_margin_loss(x, labels)
         torch.testing.assert_close(loss, expected)
         torch.testing.assert_close(torch.autograd.grad(loss, x), torch.autograd.grad(expected, x))
+
+
+def _filling(view: torch.Tensor) -> None:
+    view.zero_()
+
+
+def _assigning_a_row(view: torch.Tensor) -> None:
+    view[0] = 0.5
+
+
+def _masking(view: torch.Tensor) -> None:
+    view.masked_fill_(view > 4, 0.25)
+
+
+def _through_another_view(view: torch.Tensor) -> None:
+    view.select(0, 1).sigmoid_()
+
+
+def _adding(view: torch.Tensor) -> None:
+    view.add_(1)
+
+
+@pytest.mark.filterwarnings("ignore:capture. .*repeats:hub.HubWarning", "ignore:Use of masked_fill_ on expanded")
+@pytest.mark.parametrize("write", [_filling, _assigning_a_row, _masking, _through_another_view, _adding])
+@pytest.mark.parametrize("records", [False, True])
+def test_writes_through_repeated_memory_are_eagers(write: Callable[[torch.Tensor], None], records: bool) -> None:
+    """What an expanded view repeats is written as in eager, which raises where it does not know the order."""
+
+    def function(x: torch.Tensor) -> Any:
+        base = x * 2
+        view = base.expand(2, *base.shape)
+        write(view)
+        return base, view
+
+    def outcome(call: Callable[..., Any]) -> Any:
+        with torch.set_grad_enabled(records):
+            x = torch.arange(12.0).reshape(3, 4).requires_grad_(records)
+            try:
+                return call(x)
+            except RuntimeError as error:
+                return str(error)
+
+    call = compiled(function, "disc")
+    for _ in range(2):
+        torch.testing.assert_close(outcome(call), outcome(function)) if write is not _adding else None
+        assert isinstance(outcome(call), str) == isinstance(outcome(function), str)
+
+
+def test_a_write_beside_repeated_memory_is_no_obstacle() -> None:
+    """What is computed from an expanded view, and the base of one, may be written to."""
+
+    def function(x: torch.Tensor) -> Any:
+        view = x.expand(2, *x.shape)
+        computed = view + 1
+        computed[0] = 2
+        x.add_(1)
+        return computed, view
+
+    found: list[Any] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        found.append(write_to_repeated_memory(module))
+        return module.forward
+
+    torch.compile(function, backend=backend)(torch.ones(3))
+    assert found == [None]
