@@ -456,6 +456,7 @@ _COMPOSITES = {
 @cache
 def _further() -> Decompositions:
     found = {**said_by_pytorch(*UNKNOWN, *WRONG), **by_elements(), **keeping_zeros()}
+    found[overload_of("prims.copy_strided.default")] = _copied  # in PyTorch's index_fill of a transposed tensor
     for name in ("and", "or", "xor"):
         found[_overload(f"bitwise_{name}.Scalar")] = _between(_overload(f"bitwise_{name}.Tensor"))
     for side, short in SHIFTS.items():
@@ -464,6 +465,11 @@ def _further() -> Decompositions:
             found[_overload(f"bitwise_{side}_shift.{form}")] = shift
         found[_overload(f"{short}.Scalar")] = found[_overload(f"{short}.Tensor")] = shift
     return found
+
+
+def _copied(value: torch.Tensor, _: Sequence[int]) -> torch.Tensor:
+    """Copy without the strides asked for: tensors of compilers have none."""
+    return value.clone()
 
 
 def _between(operator: Any) -> Callable[[Any, Any], Any]:

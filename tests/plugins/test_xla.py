@@ -72,14 +72,15 @@ def compiled(
 @pytest.mark.parametrize(
     ("function", "shape"),
     [
+        (lambda x: x.t().index_fill(0, torch.tensor([2, 0]), 1.5), (4, 3)),
         (lambda x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 1), (2, 5, 3)),  # as in Swin
         (lambda x: nn.functional.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), 1), (2, 4, 5, 3)),
         (lambda x: nn.functional.adaptive_avg_pool3d(x.permute(0, 4, 1, 2, 3), 1), (2, 2, 4, 5, 3)),
         (lambda x: nn.functional.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), (2, 1)), (2, 4, 5, 3)),
     ],
 )
-def test_averages_of_everything_with_channels_last(backend: Xla, function: Any, shape: tuple[int, ...]) -> None:
-    """An adaptive average of everything is a mean: the strides that PyTorch gives it do not cost XLA the graph."""
+def test_strides_that_pytorch_gives(backend: Xla, function: Any, shape: tuple[int, ...]) -> None:
+    """Strides that PyTorch gives an average of everything, or what is filled, do not cost XLA the graph."""
     x = torch.randn(shape)
     _, executable = compiled(backend, function, x)
     torch.testing.assert_close(executable(x)[0], function(x))

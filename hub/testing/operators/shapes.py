@@ -256,7 +256,7 @@ _SCATTERS: Table = {
     "aten.index_add.default": (call(f(4, 3), 0, lit(0, 2, 0), f(3, 3)), call(f(4, 3), 1, lit(2, 1), f(4, 2), alpha=2)),
     "aten.index_copy.default": (call(f(4, 3), 0, lit(3, 0), f(2, 3)), call(f(4, 3), 1, lit(2), f(4, 1))),
     "aten._unsafe_index_put.default": (call(f(4, 3), [None, lit(0, 2)], f(4, 2)), call(f(4), [lit(1, 1)], f(2), True)),
-    "aten.index_fill.int_Scalar": (call(f(4, 3), 0, lit(3, 0), 1.5),),
+    "aten.index_fill.int_Scalar": (call(f(4, 3), 0, lit(3, 0), 1.5), call(f(4, 3).T, 0, lit(2, 0), 1.5)),
     "aten.index_fill.int_Tensor": (call(f(4, 3), 1, lit(-1, 0), f()), call(i64(4), 0, lit(2), i64())),
     "aten.scatter.reduce": (
         call(f(3, 4), 1, at(3, 5, below=4), f(3, 5), reduce="add"),
