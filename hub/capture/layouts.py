@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -14,8 +15,12 @@ from hub.plugin.graph import hint, output_arguments
 _aten = torch.ops.aten
 
 
-def keep_layouts(captured: fx.GraphModule, program: fx.GraphModule, n_mutated: int) -> None:
+def keep_layouts(
+    captured: fx.GraphModule, program: fx.GraphModule, n_mutated: int, among: Container[int] | None = None
+) -> None:
     """Lay each returned value of a captured graph out as the program's own value, in place.
+
+    `among` are the positions of outputs that may be laid out: by default, all.
 
     An in-place operator keeps its input's strides. Its functional form may return contiguous memory (`masked_fill`), and
     what is computed from that element by element is then contiguous too, where eager's result is transposed.
@@ -26,7 +31,9 @@ def keep_layouts(captured: fx.GraphModule, program: fx.GraphModule, n_mutated: i
     written, returned = values[:n_mutated], values[n_mutated:]
     owners = [alias_chain(node)[-1] if isinstance(node, fx.Node) else None for node in returned]
     output = captured.graph.output_node()
-    for node, owner, original in zip(returned, owners, originals, strict=False):
+    for place, (node, owner, original) in enumerate(zip(returned, owners, originals, strict=False), n_mutated):
+        if among is not None and place not in among:
+            continue
         if owner is None or owner.op != "call_function" or owner in written or owners.count(owner) > 1:
             continue  # a constant, or memory that others share
         if order := _lost_order(node.meta.get("val"), getattr(original, "meta", {}).get("example_value")):

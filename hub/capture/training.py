@@ -11,6 +11,7 @@ from functorch.compile import make_boxed_func
 from torch import fx
 
 from hub.capture.hidden import replaced_by_another, write_to_repeated_memory
+from hub.capture.layouts import keep_layouts
 from hub.capture.normalizations import IN_FLOAT32
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
@@ -59,6 +60,8 @@ def capture_with_autograd(
                     "the program writes, without recording gradients, to a weight that needs them",
                     hint="write to it outside of the compiled model, or set requires_grad to False",
                 )
+            if mode != "backward":
+                _keep_layouts(captured, module)
             positions = weight_positions if mode == "inference" else ()
             return _boxed(compile_graph(_graph(captured, f"{mode}{number}", mode, positions, n_inputs), mode))
 
@@ -103,6 +106,18 @@ def _keep_saved_tensors() -> None:
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         context.fw_metadata.bw_donated_idxs = []
+
+
+def _keep_layouts(captured: fx.GraphModule, program: fx.GraphModule) -> None:
+    """Lay outputs out as in eager, except those that AOTAutograd's wrappers regenerate by the strides of their bases."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context else None
+    if metadata is None:
+        return
+    n_mutated = metadata.num_mutated_inp_runtime_indices
+    kinds = enumerate(metadata.output_info, n_mutated)
+    own = {place for place, output in kinds if output.output_type is OutputType.non_alias}
+    keep_layouts(captured, program, n_mutated, own)
 
 
 def _writes_to_learned_inputs() -> bool:

@@ -66,3 +66,20 @@ def test_the_gradient_of_a_transform_of_any_size_runs() -> None:
         x = torch.randn(2, size, 16)
         expected, found = (torch.autograd.grad(call(x).square().sum(), linear.weight)[0] for call in (mixed, run))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["eager", "disc"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [put, scattered])
+def test_results_in_training_have_eagers_strides(
+    function: Callable[..., torch.Tensor], dynamic: bool, backend: str
+) -> None:
+    """So do results with gradients, which are eager's too."""
+    options = {"tune": "off", "start": "wait", "backends": [backend] if backend != "eager" else []}
+    run = torch.compile(Of(function), backend="hub", options=options, dynamic=dynamic)
+    for shape in ((4, 6), (5, 7)):
+        x = torch.randn(shape[::-1]).t().requires_grad_()
+        expected, mine = function(x), run(x)
+        torch.testing.assert_close(mine, expected, check_stride=True)
+        gradients = [torch.autograd.grad(result.square().sum(), x)[0] for result in (mine, expected)]
+        torch.testing.assert_close(*gradients)
