@@ -51,23 +51,28 @@ def written_hidden_view(module: fx.GraphModule) -> str | None:
     return next((_name(node) for node in views if written & set(_bases(node))), None)
 
 
-def write_to_repeated_memory(module: fx.GraphModule) -> str | None:
-    """Return the name of a function in a Dynamo graph that writes through a view with repeated elements, or None.
+def write_through_lossy_view(module: fx.GraphModule) -> str | None:
+    """Return the name of a function in a Dynamo graph that writes through a view whose inverse loses values, or None.
 
-    Eager writes such a place several times, or raises. Functionalization writes to each repetition apart, and what it then
-    leaves in the place is their sum, or one of them (the inverse of `expand`, PyTorch 2.13).
+    Functionalization writes to a view apart from its base, and then makes the base of it (PyTorch 2.13). For a place that a
+    view repeats, this gives the sum of what was written, or one of it, and no error where eager raises one. For elements in
+    no window of `unfold` it gives 0.
     """
     written = (node for node in module.graph.nodes if writes(node))
-    return next((_name(node) for node in written if any(map(_repeats, _views_written(node)))), None)
+    return next((_name(node) for node in written if any(map(_loses, _views_written(node)))), None)
 
 
-def _views_written(node: fx.Node) -> Iterator[torch.Tensor]:
-    """Yield the tensor that a node writes to, and those in the same memory of which it is a view."""
+def _loses(view: fx.Node) -> bool:
+    return _name(view) == "unfold" or _repeats(_value(view))
+
+
+def _views_written(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the value that a node writes to, and those that it is a view of."""
     out = node.kwargs.get("out")
     target = out if isinstance(out, fx.Node) else next(iter(_first_nodes(node)), None)
     memory = _memory(_value(target))
     while target is not None and memory is not None and _memory(_value(target)) == memory:
-        yield _value(target)
+        yield target
         target = next(iter(_first_nodes(target)), None)
 
 
