@@ -9,6 +9,28 @@ from hub.testing.conformance.suite import Suite
 
 Install = Callable[[str, str], None]
 
+HALVES = """
+from hub.plugin import Backend, BackendInfo, Executable, hookimpl
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="halves", factory="hub_halves:Halves", summary="two clusters for each program")]
+
+class Halves(Backend):
+    def partition(self, graph):
+        names = [node.name for node in graph.nodes if node.name not in graph.pinned]
+        return [names[: len(names) // 2], names[len(names) // 2 :]]
+
+    def compile(self, cluster, settings):
+        return Run(cluster)
+
+class Run(Executable):
+    def __init__(self, cluster):
+        self.module = cluster.module
+
+    def __call__(self, *inputs):
+        return self.module(*inputs)
+"""
 ROUGH = """
 from hub.plugin import Backend, BackendInfo, Executable, OperatorTable, dtypes, hookimpl
 
@@ -42,6 +64,12 @@ def failures(backend: str, *subjects: str) -> list[str]:
         suite.close()
     assert found
     return [str(finding) for finding in found if finding.verdict == "failed"]
+
+
+def test_a_partitioner_may_make_several_clusters_of_a_program(install_plugin: Install) -> None:
+    """It takes each call alone, and does not take the program of all of them whole: no promise is broken."""
+    install_plugin("halves", HALVES)
+    assert failures("halves", "functions", "reductions") == []
 
 
 def test_an_allowed_error_counts_relative_to_the_largest_value_if_there_is_one(install_plugin: Install) -> None:

@@ -99,15 +99,25 @@ def _group_findings(target: Target, subject: str, cases: Iterable[Case]) -> tupl
     accepted = [case for case in cases if not target.refusal(case.build()[0])]
     if not accepted:
         return (not_applicable("support", subject, "no sample call is accepted"),)
-    cluster, inputs = joined(accepted)
-    together = Trial(support=("refused together",))
-    if not target.refusal(cluster):  # a copy at its end may be refused
-        at(subject)
-        together = tried(target, subject, cluster, inputs, joined_answer(accepted))
-    if together == Trial():
+    together = _tried_together(target, subject, accepted)
+    if together is not None and together == Trial():
         return findings_of(subject, [together])
     alone = [answer for _, answer in _answers(target, accepted) if isinstance(answer, Trial)]
-    return findings_of(subject, alone if any(trial != Trial() for trial in alone) else [together])
+    if together is None or any(trial != Trial() for trial in alone):
+        return findings_of(subject, alone)
+    return findings_of(subject, [together])
+
+
+def _tried_together(target: Target, subject: str, cases: Sequence[Case]) -> Trial | None:
+    """Try cases in one program; return None if the backend refuses it, which is no fault.
+
+    It may refuse a copy at the program's end, or be a partitioner that makes several clusters of it.
+    """
+    cluster, inputs = joined(cases)
+    if target.refusal(cluster):
+        return None
+    at(subject)
+    return tried(target, subject, cluster, inputs, joined_answer(cases))
 
 
 def _program_findings(target: Target, subject: str, program: Program) -> tuple[Finding, ...]:
