@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parent / "example_plugin"
+FILES = ("pyproject.toml", "src/hub_numpy/__init__.py", "src/hub_numpy/backend.py")
+HOW_TO = Path(__file__).parent.parent / "docs" / "how-to" / "write-a-backend.md"
 
 SCRIPT = """
 import json, torch, hub
@@ -59,3 +61,12 @@ def test_the_example_is_short() -> None:
     """A working backend takes fewer than 40 lines, blank ones aside."""
     sources = (EXAMPLE / "src" / "hub_numpy").glob("*.py")
     assert sum(bool(line.strip()) for path in sources for line in path.read_text().splitlines()) < 40
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_how_to_shows_every_file_whole(file: str) -> None:
+    """Who follows the page has the package that these tests install."""
+    page = HOW_TO.read_text()
+    language = "toml" if file.endswith("toml") else "python"
+    assert f"```{language}\n{(EXAMPLE / file).read_text()}```" in page
+    assert f"`{file}`" in page
