@@ -213,6 +213,7 @@ def test_a_wrong_variable_costs_the_backend_until_somebody_asks(monkeypatch: pyt
     [
         ("raise ImportError('no such library')", "the plugin failed to load: ImportError: no such library"),
         (SOURCE.replace('summary=""', "summary=7"), "summary"),
+        (SOURCE.replace('"hub_offset:Settings"', '"hub_offset:Off"'), "no subclass of BackendSettings"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::hub.errors.HubWarning")
@@ -223,6 +224,34 @@ def test_settings_of_a_plugin_that_cannot_be_used_cost_no_call(source: str, reas
     with torch.no_grad():
         torch.testing.assert_close(compiled(torch.ones(2)), torch.ones(2).tanh())
     assert reason in registry().entries["offset"].status.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("exit(3)", "SystemExit: 3"),
+        ("7", "missing is an int, text expected"),
+    ],
+)
+def test_settings_that_fail_under_a_users_values_cost_their_backend_alone(
+    answer: str, said: str, install_plugin: Install
+) -> None:
+    """What the class computes from the values is read, and checked, before anything else is done with them."""
+    failing = f'{answer} if self.device == "software" else "no power is here"'
+    install_plugin("offset", SOURCE.replace('"" if self.power else "no power is here"', failing))
+    given = {"backends": ["offset"], "tune": "off", "start": "wait", "offset": {"device": "software"}}
+    compiled = torch.compile(nn.Tanh(), backend="hub", options=given)
+    with torch.no_grad(), pytest.warns(hub.HubWarning, match=f"offset: load: its settings .* cannot be used: .*{said}"):
+        torch.testing.assert_close(compiled(torch.ones(2)), torch.ones(2).tanh())
+
+
+@pytest.mark.parametrize("field", ["state", "compile_workers"])
+def test_every_property_of_settings_is_read_before_it_is_needed(field: str, install_plugin: Install) -> None:
+    """None can fail first while a key is made or a model planned, where it would cost all backends."""
+    install_plugin("offset", SOURCE.replace("def missing(self):", f"def {field}(self):\n            return 1 / 0"))
+    reason = registry().entries["offset"].status.reason
+    assert "ZeroDivisionError" in reason and "hub_offset:Settings" in reason
 
 
 def test_relative_paths_of_a_backend_start_at_the_file_that_holds_them(

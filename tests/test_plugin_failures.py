@@ -219,6 +219,38 @@ def test_a_plugin_that_registers_a_dropped_fact_is_refused_by_its_name(fact: str
     assert fact in page.partition("## From version 1")[2].partition("\n## ")[0]
 
 
+@pytest.mark.parametrize(
+    ("fact", "said"),
+    [
+        ("name=None", "name None is not a short lower-case word"),
+        ("name=['faulty']", "name ['faulty'] is not a short lower-case word"),
+        ("name='x' * 300", "is not a short lower-case word"),
+        ("requires=(3,)", "requires is (3,), a tuple of words expected"),
+        ("requires=('numpy>>1',)", "requires names 'numpy>>1', which is no requirement"),
+        ("never_ran_on='a GPU'", "never_ran_on is 'a GPU', a tuple of words expected"),
+        ("install=3", "install is 3, a command expected"),
+        ("peers=['a']", "peers is a list, a mapping expected"),
+        ("api='2.0'", "api is '2.0', the two numbers of `hub.plugin.API_VERSION` expected"),
+        ("max_relative_error=10**400", "a number of at least 0 expected"),
+    ],
+)
+def test_a_description_with_anything_in_a_field_is_refused_by_that_field(fact: str, said: str, install_plugin: Any) -> None:
+    """Nothing else reads what its plugin filled in: other backends are listed as ever."""
+    source = textwrap.dedent(PLUGIN.format(fault=""))
+    facts = f"**{{**dict(name='faulty'), **dict({fact})}}, "
+    install_plugin("faulty", source.replace('name="faulty", ', facts))
+    listed = hub.list_backends()
+    assert [item.reason for item in listed if said in item.reason and not item.available]
+    assert any(item.name == "inductor" and item.available for item in listed)
+
+
+def test_a_requirement_of_another_platform_is_none(install_plugin: Any) -> None:
+    """Markers of a requirement count as they do for pip."""
+    source = textwrap.dedent(PLUGIN.format(fault=""))
+    install_plugin("faulty", source.replace('summary=""', """summary="", requires=("nope; python_version < '3'",)"""))
+    assert next(item for item in hub.list_backends() if item.name == "faulty").available
+
+
 def test_a_misspelt_fact_is_no_earlier_version(install_plugin: Any) -> None:
     """A new plugin with a mistake is told the mistake."""
     source = textwrap.dedent(PLUGIN.format(fault="")).replace('name="faulty",', 'name="faulty", trainng=True,')

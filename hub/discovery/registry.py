@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 
 from hub.config.settings import Setting, from_environment, is_variable, of_backend
-from hub.discovery.claims import problems_of
+from hub.discovery.claims import MAX_NAME, problems_of, problems_of_settings
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.plugins import Plugin
 from hub.discovery.trial import Trials, registered, try_imports
@@ -128,6 +128,8 @@ def requirement_status(info: BackendInfo) -> Support:
     """Return whether all distributions that a backend requires are installed in a suitable version. Import none."""
     for text in info.requires:
         requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
         found = installed_version(requirement.name)
         if found is None:
             return refused(f"{requirement.name} is not installed")
@@ -149,7 +151,7 @@ def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -
     package = point.dist.name if point.dist else point.value
     version = point.dist.version if point.dist else "unknown"
     if fault:
-        return (_broken(point.name, package, version, fault),)
+        return (_broken(point.name, package, version, f"the plugin failed to load: {fault}"),)
     try:
         with kept_state() as changed:
             plugin = Plugin.of(point.name, point.load())
@@ -161,14 +163,13 @@ def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -
     except BaseException as error:
         if not is_plugins(error):
             raise
-        return (_broken(point.name, package, version, _fault_of(error)),)
+        return (_broken(point.name, package, version, f"the plugin failed to load: {_fault_of(error)}"),)
 
 
 def _described(info: BackendInfo, package: str, version: str) -> Entry:
-    """Return an entry; without settings and refused if its description is wrong."""
+    """Return an entry; one that is refused and keeps only the name if its description is wrong."""
     if problems := problems_of(info):
-        status = refused("; ".join(problems))
-        return Entry(replace(info, settings=""), package, version, status, is_undeclared=True)
+        return _broken(info.name, package, version, "; ".join(problems))
     return Entry(info, package, version, _status(info))
 
 
@@ -201,6 +202,19 @@ def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
             text = f"option '{entry.name}.{asked[0]}' (from {given[asked[0]].origin}): {entry.name} has no settings"
             raise OptionError(text, backend=entry.name)
         return entry
+    try:
+        return _under(entry, given)
+    except OptionError:
+        raise
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        reason = f"its settings {entry.info.settings} cannot be used: {_fault_of(error)}"
+        return _broken(entry.name, entry.package, entry.package_version, reason)
+
+
+def _under(entry: Entry, given: Mapping[str, Setting]) -> Entry:
+    """Return an entry under its own settings. Raise OptionError, ContractError, and what the plugin's class raises."""
     from hub.plugin.settings import checked_settings  # imports pydantic, which entries without settings do not need
 
     settings = checked_settings(entry.name, load_attribute(entry.info.settings), given)
@@ -210,6 +224,9 @@ def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
         "saturates": settings.saturates,
     }
     info = replace(entry.info, **{key: value for key, value in found.items() if value is not None})
+    if problems := [*problems_of(info), *problems_of_settings(settings)]:
+        raise ContractError("; ".join(problems))
+    settings.model_dump_json()  # they are part of every key: raises here if a value cannot be
     status = _status(info)
     if status.accepted and settings.missing:
         status = refused(settings.missing)
@@ -247,9 +264,11 @@ def _gone(error: BaseException) -> str:
     return f"BackendInfo.{fact[1]}" if fact and fact[1] in _DROPPED else ""
 
 
-def _broken(name: str, package: str, version: str, reason: str) -> Entry:
-    info = BackendInfo(name=name, factory="", summary="", install=f"pip install --upgrade {package}")
-    return Entry(info, package, version, refused(f"the plugin failed to load: {reason}"), is_undeclared=True)
+def _broken(name: object, package: str, version: str, reason: str) -> Entry:
+    """Return the entry of a backend whose description cannot be used, without anything that its plugin filled in."""
+    shown = name[:MAX_NAME] if isinstance(name, str) and name and name.isprintable() else package
+    info = BackendInfo(name=shown, factory="", summary="", install=f"pip install --upgrade {package}")
+    return Entry(info, package, version, refused(reason), is_undeclared=True)
 
 
 def _clash(late: Entry, early: Entry) -> Entry:

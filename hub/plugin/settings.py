@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from hub.config.options import resolve
 from hub.config.settings import Setting, folder_of
 from hub.config.suggest import did_you_mean
-from hub.errors import OptionError
+from hub.errors import ContractError, OptionError
 
 
 class BackendSettings(BaseModel):
@@ -98,7 +98,12 @@ def _anchored(setting: Setting) -> Any:
 
 
 def checked_settings(backend: str, kind: type[BackendSettings], given: Mapping[str, Setting]) -> BackendSettings:
-    """Return a backend's settings. Raises OptionError, with setting and origin, for an unknown setting or a wrong value."""
+    """Return a backend's settings. Raises OptionError, with setting and origin, for an unknown setting or a wrong value.
+
+    Raises ContractError if `kind`, which a plugin's registration names, is no class of settings.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, BackendSettings)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ContractError(f"{kind!r} is no subclass of BackendSettings", backend=backend)
     for key, setting in given.items():
         if key not in kind.model_fields:
             raise OptionError(
