@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     get_decompositions: Callable[[Sequence[Any]], dict[Any, Callable[..., Any]]]
     get_fp32_precision: Callable[[str, str], str]
     get_sdp_priority_order: Callable[[], list[int]]
+    global_device_context: Any
     graph_break_reasons: list[Any]
     is_dispatch_key_included: Callable[[Any], bool]
     is_tracing: Callable[[], bool]
@@ -475,6 +476,9 @@ SECTIONS: Mapping[str, Mapping[str, PrivateName]] = {
         ),
         "device_context": _module(
             "torch.utils._device", "The default device, a global variable: its object is compared.", "CURRENT_DEVICE"
+        ),
+        "global_device_context": _value(
+            "torch:_GLOBAL_DEVICE_CONTEXT", "The mode of the default device, to restore what a plugin changed."
         ),
         "disable_current_modes": _function(
             "torch.utils._python_dispatch:_disable_current_modes",

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import concurrent.futures.thread as futures_threads
 import ctypes
+import gc
 import os
 import random
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -28,7 +30,7 @@ from hub import torch_private
 from hub.process.accelerators import random_state, set_random_state
 from hub.process.environment import environment_now
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
+_SIGNALS = tuple(map(signal.Signals, sorted(signal.valid_signals() & set(signal.Signals))))
 _MAX_NAMES = 5
 """Most environment variables to name in a message."""
 
@@ -59,6 +61,7 @@ def _set_environment(wanted: dict[str, str]) -> None:
     for name in os.environ.keys() - wanted.keys():
         del os.environ[name]
     os.environ.update(wanted)
+    time.tzset()  # the C library keeps what it read from TZ
 
 
 def _changed_variables(before: dict[str, str], after: dict[str, str]) -> str:
@@ -137,8 +140,72 @@ def _set_streams(wanted: tuple[Any, ...]) -> None:
     sys.stdin, sys.stdout, sys.stderr = wanted
 
 
+def _hooks() -> tuple[Any, ...]:
+    return sys.excepthook, sys.unraisablehook, threading.excepthook
+
+
+def _set_hooks(wanted: tuple[Any, ...]) -> None:
+    sys.excepthook, sys.unraisablehook, threading.excepthook = wanted
+
+
+def _collection() -> tuple[bool, tuple[int, int, int]]:
+    """Return whether Python collects garbage by itself, and how often."""
+    return gc.isenabled(), gc.get_threshold()
+
+
+def _set_collection(wanted: tuple[bool, tuple[int, int, int]]) -> None:
+    is_on, threshold = wanted
+    gc.set_threshold(*threshold)
+    (gc.enable if is_on else gc.disable)()
+
+
+def _cores() -> frozenset[int]:
+    """Return the cores on which this thread may run: the thread pools of compilers bind their callers."""
+    return frozenset(os.sched_getaffinity(0)) if sys.platform == "linux" else frozenset()
+
+
+def _logging() -> tuple[int, int, tuple[Any, ...]]:
+    """Return level, switched-off levels and handlers of all logging; a second `logging.basicConfig` does nothing."""
+    root = sys.modules["logging"].root
+    return root.level, root.manager.disable, tuple(root.handlers)
+
+
+def _set_logging(wanted: tuple[int, int, tuple[Any, ...]]) -> None:
+    logging: Any = sys.modules["logging"]
+    level, switched_off, handlers = wanted
+    logging.root.setLevel(level)
+    logging.disable(switched_off)
+    logging.root.handlers[:] = handlers
+
+
+_SMALLEST = sys.float_info.min
+"""The smallest normal number: half of it is denormal."""
+
+
+def _is_flushing() -> bool:
+    """Return whether this thread's processor takes denormal numbers as zero, which changes eager's results."""
+    return _SMALLEST * 0.5 == 0.0
+
+
 def _torch() -> Any:
     return sys.modules["torch"]
+
+
+def _default_device() -> tuple[Any, ...]:
+    """Return the three places in which PyTorch has the default device; the first also holds other function modes."""
+    modes = [torch_private.pop_function_mode() for _ in range(torch_private.len_torch_function_stack())]
+    for mode in reversed(modes):
+        torch_private.push_function_mode(mode)
+    context = getattr(torch_private.global_device_context, "device_context", None)
+    return tuple(reversed(modes)), torch_private.device_context.CURRENT_DEVICE, context
+
+
+def _set_default_device(wanted: tuple[Any, ...]) -> None:
+    for _ in range(torch_private.len_torch_function_stack()):
+        torch_private.pop_function_mode()
+    modes, torch_private.device_context.CURRENT_DEVICE, torch_private.global_device_context.device_context = wanted
+    for mode in modes:
+        torch_private.push_function_mode(mode)
 
 
 def _numpy_state() -> Any:
@@ -198,6 +265,7 @@ def _of_torch(name: str, read: str, write: str, *, is_own: bool = False) -> _Thi
 _THINGS = (
     # First: some of the reads below make tensors, which an enabled mode would intercept.
     _Thing("PyTorch's modes", _modes, _set_modes, torch_private.NAMES["pop_mode"].module, is_own=True),
+    _Thing("the default device", _default_device, _set_default_device, torch_private.NAMES["device_context"].module),
     _Thing("the environment", environment_now, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
     _Thing("signal handlers", _handlers, _set_handlers, is_own=True),  # only the main thread may set them
@@ -205,6 +273,24 @@ _THINGS = (
     _Thing("Python's random numbers", random.getstate, random.setstate),
     _Thing("filters of warnings", lambda: _Filters(list(warnings.filters)), _set_filters),
     _Thing("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _set_streams),
+    _Thing("Python's hooks for exceptions", _hooks, _set_hooks, is_told=False),  # of TVM too
+    _Thing("the garbage collection", _collection, _set_collection),
+    _Thing("the limit of recursion", sys.getrecursionlimit, sys.setrecursionlimit, is_told=False),
+    _Thing("the thread's cores", _cores, lambda cores: os.sched_setaffinity(0, cores), is_own=True),
+    _Thing(
+        "the locale",
+        lambda: sys.modules["locale"].setlocale(sys.modules["locale"].LC_ALL),
+        lambda name: sys.modules["locale"].setlocale(sys.modules["locale"].LC_ALL, name),
+        "locale",
+    ),
+    _Thing("the root logger", _logging, _set_logging, "logging", is_told=False),  # of JAX too
+    _Thing(
+        "NumPy's handling of errors",
+        lambda: sys.modules["numpy"].geterr(),
+        lambda kept: sys.modules["numpy"].seterr(**kept),
+        "numpy",
+        is_own=True,
+    ),
     _Thing("NumPy's random numbers", _numpy_state, _set_numpy_state, "numpy.random"),
     _Thing(
         "PyTorch's random numbers",
@@ -213,6 +299,13 @@ _THINGS = (
         "torch",
     ),
     _Thing("CUDA's random numbers", random_state, set_random_state, "torch"),
+    _Thing(
+        "whether denormal numbers are zero",
+        _is_flushing,
+        lambda is_on: _torch().set_flush_denormal(is_on),
+        "torch",
+        is_own=True,
+    ),
     _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
     # PyTorch reads OpenMP's number, which is per thread.
     _Thing("the number of threads", _threads, _set_threads, "hub.process.threads", is_own=True),

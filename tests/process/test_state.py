@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import locale
+import logging
 import os
 import random
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +33,14 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "signal handlers": (
         lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
         lambda: signal.getsignal(signal.SIGTERM),
+    ),
+    "the default device": (lambda: torch.set_default_device("meta"), lambda: torch.ones(1).device),
+    "the garbage collection": (gc.disable, gc.isenabled),
+    "the locale": (lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"), lambda: locale.setlocale(locale.LC_ALL)),
+    "NumPy's handling of errors": (lambda: numpy.seterr(all="ignore"), numpy.geterr),
+    "whether denormal numbers are zero": (
+        lambda: torch.set_flush_denormal(True),
+        lambda: bool(torch.tensor([sys.float_info.min], dtype=torch.float64) / 2 > 0),
     ),
     "Python's random numbers": (random.random, random.getstate),
     "PyTorch's random numbers": (lambda: torch.rand(1), lambda: torch.get_rng_state().sum().item()),
@@ -79,6 +91,65 @@ def test_the_stack_of_signal_handlers_is_put_back_and_nobody_accused() -> None:
         assert _signal_stack() == (ctypes.addressof(own), 0, len(own))
     assert _signal_stack() == before
     assert changed == []
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        (lambda: sys.setrecursionlimit(5000), sys.getrecursionlimit),
+        (lambda: setattr(sys, "excepthook", print), lambda: sys.excepthook),
+        (lambda: logging.disable(logging.CRITICAL), lambda: logging.root.manager.disable),
+        (lambda: logging.root.addHandler(logging.NullHandler()), lambda: list(logging.root.handlers)),
+        (lambda: logging.root.setLevel(logging.DEBUG), lambda: logging.root.level),
+    ],
+    ids=["recursion", "hook", "disable", "handlers", "level"],
+)
+def test_what_good_libraries_change_is_put_back_and_nobody_accused(
+    change: Callable[[], Any], read: Callable[[], Any]
+) -> None:
+    """TVM hooks exceptions, JAX's logging adds a handler, compilers of deep programs raise the limit of recursion."""
+    before = read()
+    with kept_state() as changed:
+        change()
+        assert read() != before
+    assert (read(), changed) == (before, [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are bound to cores otherwise elsewhere")
+def test_a_bound_thread_runs_on_all_its_cores_again() -> None:
+    """Thread pools bind the thread that calls them, which would then stay on one core."""
+    before = os.sched_getaffinity(0)
+    with kept_state() as changed:
+        os.sched_setaffinity(0, {min(before)})
+    assert os.sched_getaffinity(0) == before
+    assert changed == (["the thread's cores"] if len(before) > 1 else [])
+
+
+def test_a_default_device_within_the_users_modes_is_put_back() -> None:
+    """The user's own device is in force again, at every place in which PyTorch has it, and can be left."""
+    with torch.device("meta"):
+        with kept_state() as changed:
+            torch.set_default_device("cpu")
+        assert changed == ["the default device"]
+        assert torch.ones(1).device.type == "meta"
+        assert torch.get_default_device().type == "meta"
+    assert torch.ones(1).device.type == "cpu"
+    assert torch.get_default_device().type == "cpu"
+
+
+def test_the_time_zone_is_the_users_again() -> None:
+    """The C library keeps what it read from TZ, until it is told to read it again."""
+    before = time.localtime(0).tm_hour
+
+    def change() -> None:
+        os.environ["TZ"] = "XYZ-9"
+        time.tzset()
+
+    with kept_state() as changed:
+        change()
+        assert time.localtime(0).tm_hour != before
+    assert changed == ["the environment (TZ)"]
+    assert time.localtime(0).tm_hour == before
 
 
 def test_nothing_changed_names_nothing() -> None:
