@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -280,6 +281,20 @@ def test_clearing_asks_first(filled: Path) -> None:
         assert model(filled).exists()
     assert "removed 2" in run("clear", typed="y\n")
     assert not model(filled).exists()
+
+
+def test_a_closed_standard_input_is_no_answer(filled: Path) -> None:
+    """As with an empty one, `--yes` is what helps; a service may run without one."""
+    line = f"{shlex.quote(sys.executable)} -P -m hub cache clear <&-"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, model(filled).exists()) == (2, True)
+    assert done.stderr == "error: there is no answer on standard input\nhint: `--yes` does not ask\n"
+
+
+def test_the_hint_at_a_wrong_flag_has_the_flags_own_name() -> None:
+    """It is no name of a setting with its table, which no flag has."""
+    found = CliRunner().invoke(app, ["cache", "prune", "--cache-gb", "-1"])
+    assert found.stderr.endswith("hint: for example --cache-gb 10\n")
 
 
 def test_clearing_leaves_nothing(filled: Path) -> None:

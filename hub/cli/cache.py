@@ -141,13 +141,16 @@ def clear_and_print(cache: CacheSettings, *, as_json: bool, is_sure: bool, with_
 
 def _confirm(question: str) -> None:
     """Ask a question. Raise Abort if the answer is no, OptionError if none can come."""
+    no_answer = OptionError("there is no answer on standard input", hint="`--yes` does not ask")
+    if sys.stdin is None:  # closed: there is not even an end of it to read
+        raise no_answer
     try:
         is_sure = typer.confirm(question, err=True)
     except typer.Abort:
         if sys.stdin.isatty():  # Ctrl-C
             raise
         typer.echo(err=True)
-        raise OptionError("there is no answer on standard input", hint="`--yes` does not ask") from None
+        raise no_answer from None
     if not is_sure:
         raise typer.Abort
 

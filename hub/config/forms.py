@@ -145,7 +145,7 @@ def _example(key: str, origin: str) -> str:
     if origin.startswith(PREFIX):
         return f"{origin}={text}"
     if origin == COMMAND_LINE:
-        return f"--{key.removesuffix('_s').replace('_', '-')} {text}"
+        return f"--{key.removesuffix('_s').replace('_', '-').replace('.', '-')} {text}"
     if Path(origin).name != CONFIG_FILE:
         return f"{key} = {form.example!r}".replace("'", '"')
     if isinstance(form.example, dict):
