@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import textwrap
 import warnings
 from pathlib import Path
@@ -242,6 +243,42 @@ def test_a_description_with_anything_in_a_field_is_refused_by_that_field(fact: s
     listed = hub.list_backends()
     assert [item.reason for item in listed if said in item.reason and not item.available]
     assert any(item.name == "inductor" and item.available for item in listed)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("", "its entry point is '', which names no module"),
+        ("no module!", "its entry point is 'no module!', which names no module"),
+        ("hub_nowhere", "No module named 'hub_nowhere'"),
+        ("hub_faulty:nowhere", "has no attribute 'nowhere'"),
+    ],
+)
+def test_an_entry_point_that_leads_nowhere_costs_its_own_backend(value: str, said: str, install_plugin: Any) -> None:
+    """Whatever is written there, others are found, and models run."""
+    install_plugin("faulty", textwrap.dedent(PLUGIN.format(fault="")))
+    facts = Path(_site_of("hub_faulty"), "astray-1.0.dist-info")
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: astray\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(f"[hub]\nastray = {value}\n")
+    found = {item.name: item for item in hub.list_backends()}
+    assert said in found["astray"].reason
+    assert found["faulty"].available
+
+
+def test_a_distribution_without_metadata_has_its_modules_name(install_plugin: Any) -> None:
+    """Installations that were interrupted leave such a folder; the listing is of text all the same."""
+    install_plugin("faulty", textwrap.dedent(PLUGIN.format(fault="")))
+    Path(_site_of("hub_faulty"), "hub_faulty-1.0.dist-info", "METADATA").unlink()
+    found = next(item for item in hub.list_backends() if item.name == "faulty")
+    assert (found.package, found.package_version) == ("hub_faulty", "unknown")
+
+
+def _site_of(module: str) -> Path:
+    """Return the folder from which a module that was not imported yet would be."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def test_a_requirement_of_another_platform_is_none(install_plugin: Any) -> None:

@@ -22,7 +22,7 @@ from hub.config.settings import Setting, from_environment, is_variable, of_backe
 from hub.discovery.claims import MAX_NAME, problems_of, problems_of_settings
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.plugins import Plugin
-from hub.discovery.trial import Trials, registered, try_imports
+from hub.discovery.trial import Trials, module_of, registered, try_imports
 from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of, type_of
 from hub.plugin.backend import API_VERSION, Backend, BackendInfo, overrides
 from hub.plugin.entry import Entry, installed_version
@@ -111,7 +111,7 @@ def registry() -> Registry:
     points = tuple(metadata.entry_points(group=PROJECT))
     trials = try_imports(points)
     for point in points:
-        for entry in _entries_of(point, plugins, _why_not(point.name, trials)):
+        for entry in _entries_of(point, plugins, _why_not(point, trials)):
             if entry.name in entries:
                 entry = _clash(entry, entries[entry.name])
             entries[entry.name] = entry
@@ -138,18 +138,20 @@ def requirement_status(info: BackendInfo) -> Support:
     return ACCEPTED
 
 
-def _why_not(name: str, trials: Trials) -> str:
+def _why_not(point: metadata.EntryPoint, trials: Trials) -> str:
     """Return why this process must not import an entry point; "" if it may."""
-    if fault := trials.faults.get(name, ""):
+    if not module_of(point):
+        return f"its entry point is {point.value!r}, which names no module"
+    if fault := trials.faults.get(point.name, ""):
         return fault
-    reason = refusal_due_to_threads(trials.changes.get(name, ()))
+    reason = refusal_due_to_threads(trials.changes.get(point.name, ()))
     return reason and f"{reason}; call `hub.list_backends()` before they are started"
 
 
 def _entries_of(point: metadata.EntryPoint, plugins: list[Plugin], fault: str) -> Iterable[Entry]:
     """Return what an entry point registers. Add its plugin to `plugins` unless it fails, and is listed with the reason."""
-    package = point.dist.name if point.dist else point.value
-    version = point.dist.version if point.dist else "unknown"
+    package = (point.dist and point.dist.name) or point.value  # a folder that pip left has neither name nor version
+    version = (point.dist and point.dist.version) or "unknown"
     if fault:
         return (_broken(point.name, package, version, f"the plugin failed to load: {fault}"),)
     try:

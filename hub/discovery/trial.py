@@ -174,13 +174,19 @@ def _mark(point: metadata.EntryPoint) -> str:
     """Return a key that changes with an entry point's code: its distribution's version, and its module's files."""
     version = f"{point.dist.name} {point.dist.version}" if point.dist else ""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return f"{point.name} = {point.value}; {version}; {_stamp(point.module)}; {python}"
+    return f"{point.name} = {point.value}; {version}; {_stamp(module_of(point))}; {python}"
+
+
+def module_of(point: metadata.EntryPoint) -> str:
+    """Return the module that an entry point names; "" if its value names none, for which `point.module` raises."""
+    found = point.pattern.match(point.value)
+    return found["module"] if found else ""
 
 
 def _stamp(module: str) -> str:
     """Return the location, age and size of the files in a module's folder, without importing it."""
     top, *inner = module.split(".")
-    spec = importlib.machinery.PathFinder.find_spec(top)
+    spec = importlib.machinery.PathFinder.find_spec(top) if top else None
     if spec is None:
         return ""
     folders = [Path(place, *inner[:-1]) for place in spec.submodule_search_locations or ()]
