@@ -1112,6 +1112,29 @@ def test_inputs_that_are_written_to() -> None:
         assert_same(x, y)
 
 
+def frozen(model: Any, options: Any) -> Any:
+    """Return what `hub.freeze` makes of a model with two keyword arguments."""
+    return hub.freeze(hub.compile(model, options=options), X, a=1.0, b=2.0)
+
+
+@pytest.mark.parametrize("way", [hub.compile, frozen])
+@pytest.mark.parametrize("size", [2, 3])
+def test_keyword_arguments_in_another_order(way: Callable[..., Any], size: int) -> None:
+    """A model that takes any names gets them in the order of the call, in each size."""
+
+    def body(self: Any, x: torch.Tensor, **factors: Any) -> torch.Tensor:
+        for factor in factors.values():
+            x = self.linear(x) * 2 + factor
+        return x
+
+    model = Net(body)
+    compiled = way(model, options=OPTIONS)
+    for kwargs in [{"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}, {"a": 1.0}] * 2:
+        for n in (2, 2, size, size, 4):
+            x = torch.ones(n, 4)
+            assert_same(compiled(x, **kwargs), model(x, **kwargs))
+
+
 def test_one_module_compiled_twice() -> None:
     """Two compiled forms of a module both see what is done to it."""
     model = Net(lambda self, x: self.linear(x) * self.scale, scale=2.0)

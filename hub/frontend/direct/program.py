@@ -55,8 +55,11 @@ MODEL, ARGS, KWARGS = "model", "args", "kwargs"
 
 
 def _call(model: Any, args: Any, kwargs: Any) -> Any:
-    """Call the model. Dynamo captures this function, so that all sources have known roots (`recorder.INPUTS`)."""
-    return model(*args, **kwargs)
+    """Call the model. Dynamo captures this function, so that all sources have known roots (`recorder.INPUTS`).
+
+    It reads the names of keyword arguments one after the other: from `**kwargs` alone Dynamo makes no guard on their order.
+    """
+    return model(*args, **{name: kwargs[name] for name in kwargs})
 
 
 def _backend(
