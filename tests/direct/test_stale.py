@@ -524,6 +524,15 @@ def own_call() -> Case:
     return Case(model, lambda: setattr(model, "scale", 5.0))
 
 
+@case
+def own_part_of_the_call() -> Case:
+    def call(self: Any, *args: Any) -> torch.Tensor:
+        return nn.Module._call_impl(self, *args) * 2
+
+    model = type("Own", (nn.Module,), {"forward": lambda self, x: x + 1, "_call_impl": call})()
+    return Case(model, lambda: setattr(type(model), "_call_impl", nn.Module._call_impl))
+
+
 def hooked(
     register: Callable[[Any], Callable[[Any], Any]], hook: Callable[..., Any], *, is_missed_by_dynamo: bool
 ) -> Callable[[], Case]:

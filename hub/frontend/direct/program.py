@@ -383,7 +383,7 @@ def _entered(model: Any) -> tuple[Any, ...]:
     """Return the functions by which a call enters a module, each followed by its code object."""
     if not isinstance(model, torch.nn.Module):
         return ()
-    functions = [getattr(type(model), name, None) for name in ("__call__", "forward")]
+    functions = [getattr(type(model), name, None) for name in ("__call__", "_call_impl", "forward")]
     return tuple(part for one in functions if isinstance(one, types.FunctionType) for part in (one, one.__code__))
 
 
