@@ -19,8 +19,8 @@ def has_fatal_chain(model: Model) -> bool:
     """Return whether a model holds a chain of products whose fusion ends the process (SIGSEGV).
 
     OpenVINO fuses products of few rows with constant matrices, and what is computed element by element between and behind
-    them. If that reads another tensor behind the last product, as a residual connection does, it crashes for some numbers of
-    rows and threads. Such a chain is left unfused whatever the numbers are.
+    them. If that reads another tensor behind the last product, as a residual connection does, it crashes for some numbers
+    of rows and threads. Such a chain is left unfused whatever the numbers are.
     """
     return any(_is_small_product(op) and _meets_another_tensor(op) and _follows_a_product(op) for op in model.get_ops())
 
