@@ -63,7 +63,13 @@ def write_through_lossy_view(module: fx.GraphModule) -> str | None:
 
 
 def _loses(view: fx.Node) -> bool:
-    return _name(view) == "unfold" or _repeats(_value(view))
+    return _is_of_windows(view) or _repeats(_value(view))
+
+
+def _is_of_windows(view: fx.Node) -> bool:
+    """Return whether a node is `Tensor.unfold`; the function of that name, of images, copies."""
+    source = next(iter(_first_nodes(view)), None)
+    return _name(view) == "unfold" and source is not None and _memory(_value(source)) == _memory(_value(view))
 
 
 def _views_written(node: fx.Node) -> Iterator[fx.Node]:
