@@ -186,7 +186,7 @@ def _may_keep_strides(node: fx.Node) -> bool:
     Padding by no positive number crops, and keeps that order. Capture does not know a symbolic number's sign, and declares
     contiguous memory: the gradient of `torch.fft.irfft` over any number of points has views that rely on it.
     """
-    padding = cast("Any", argument(node, "pad"))
+    padding = argument(node, "pad")
     given, declared = value_of(node.args[0]), node.meta["val"]
     if not any(isinstance(number, fx.Node) for number in padding):
         return False

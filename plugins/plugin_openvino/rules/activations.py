@@ -11,7 +11,7 @@ from torch import fx
 from plugin_openvino.call import Call
 from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, indices, output
-from plugin_openvino.rules.elementwise import Rule, log_of_one_plus, unary
+from plugin_openvino.rules.elementwise import Rule, log_of_one_plus, not_a_number, unary
 
 _F32 = torch.float32
 
@@ -85,14 +85,15 @@ def _softplus(value: Any) -> Any:
     """
     most = constant(20, _F32)
     smooth = log_of_one_plus(output(ops.exp(ops.minimum(value, most))))
-    return ops.select(ops.greater(value, most), value, smooth)
+    return ops.select(ops.less_equal(value, most), smooth, value)  # NaN stays, which `exp` loses
 
 
 def _log_sigmoid(call: Call) -> Any:
     """Return log(sigmoid(x)) as min(x, 0) - log(1 + exp(-|x|)), as eager does."""
     value = call.tensor("self")
     tail = log_of_one_plus(output(ops.exp(ops.negative(ops.abs(value)))))
-    return ops.subtract(ops.minimum(value, constant(0, _F32)), tail)
+    result = ops.subtract(ops.minimum(value, constant(0, _F32)), tail)
+    return ops.select(not_a_number(value), value, result)
 
 
 RULES: Mapping[str, Rule] = {
