@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hub.bench.machine import Machine, this_machine
 from hub.config.options import resolve
+from hub.config.settings import working_folder
 from hub.errors import CaptureError, HubError
 from hub.process.phases import Phase, Work
 
@@ -90,7 +91,7 @@ def cold_start(
     Raise CaptureError if PyTorch captures nothing of it. A failure of Inductor is part of the result.
     """
     given = dict(options or {})
-    chosen = resolve(given, os.environ, Path.cwd())
+    chosen = resolve(given, os.environ, working_folder())
     machine = this_machine()
     request = {"model": model, "batch": batch, "small": small, "threads": chosen.threads}
     hub = _in_new_process({**request, "way": "hub", "given": given})

@@ -17,6 +17,7 @@ from hub.bench.race import Task, race
 from hub.bench.result import Benchmark, against_others, ranked
 from hub.bench.summary import compiling
 from hub.config.options import resolve
+from hub.config.settings import working_folder
 from hub.report.progress import progress_for
 
 ROUNDS = 15
@@ -39,7 +40,7 @@ def benchmark(
     and `accuracy`, which apply to all contenders. With `fresh`, all begin with empty caches of their own.
     `command` is recorded in the result as the command that produced it. Raise HubError for unknown names.
     """
-    chosen = resolve(options, os.environ, Path.cwd())
+    chosen = resolve(options, os.environ, working_folder())
     given = dict(options or {})
     task = Task(model, batch, given, chosen.threads, chosen.accuracy, rounds, small=small, is_fresh=fresh)
     machine = this_machine()

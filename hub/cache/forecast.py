@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from hub.cache.keys import digest_of
+from hub.config.settings import working_folder
 
 FOLDER = "warm"
 """Folder of empty files, one for each program that needed no workers; removed with the rest of the cache."""
@@ -53,4 +54,4 @@ def _trim(folder: Path) -> None:
 
 def _mark(root: Path) -> Path:
     program = Path(sys.argv[0] if sys.argv else "").absolute()
-    return root / FOLDER / digest_of({"program": str(program), "folder": str(Path.cwd())})
+    return root / FOLDER / digest_of({"program": str(program), "folder": str(working_folder())})

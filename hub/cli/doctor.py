@@ -20,7 +20,7 @@ from hub.cache.measurements import Measurements, machine_digest
 from hub.cache.trust import distrust_root
 from hub.cli.output import echo_json
 from hub.config.options import Options
-from hub.config.settings import from_file
+from hub.config.settings import from_file, working_folder
 from hub.discovery.listing import ListedBackend, list_backends
 from hub.discovery.registry import registry
 from hub.plugin.entry import installed_version
@@ -101,7 +101,7 @@ def examine(options: Options, *, measure: bool) -> Health:
         python=platform.python_version(),
         torch=torch.__version__,
         compiler=_compiler(),
-        settings_file=next((setting.origin for setting in from_file(Path.cwd(), None).values()), ""),
+        settings_file=next((setting.origin for setting in from_file(working_folder(), None).values()), ""),
         settings=options.origins,
         threads=threads,
         cache=_cache_facts(options.cache.root, (*registry().notes, *notes)),

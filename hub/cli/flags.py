@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hub.cli.ending import ending
 from hub.cli.output import output_for_json
+from hub.config.settings import working_folder
 from hub.errors import OptionError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def settings_now(
     from hub.config.options import resolve
 
     flags = {"cache.dir": cache_dir, "cache.gb": cache_gb}
-    return resolve(given, os.environ, Path.cwd(), origin=COMMAND_LINE, flags=flags)
+    return resolve(given, os.environ, working_folder(), origin=COMMAND_LINE, flags=flags)
 
 
 def own_settings(texts: Iterable[str]) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from hub.bench.models import LoadedModel, load_model
 from hub.cli.output import echo_json
 from hub.cli.plan import print_plans
 from hub.config.options import Options, resolve
+from hub.config.settings import working_folder
 from hub.errors import CacheError, OptionError
 from hub.frontend.ownership import captured_plans
 from hub.plan import DecidedBy, Plan, Stage
@@ -49,7 +50,7 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
         write_plans(Path(output), plans)
     lost = [event.message for plan in plans for event in plan.events if event.stage is Stage.SAVE]
     is_kept = not lost and all(plan.decided_by is DecidedBy.REPLAYED or is_lasting(plan) for plan in plans)
-    chosen = resolve(wanted, os.environ, Path.cwd())
+    chosen = resolve(wanted, os.environ, working_folder())
     if as_json:
         kept_in = str(chosen.cache.root) if is_kept else None
         facts = _facts(spec, chosen, took_s, output) | {"kept_in": kept_in, "searched": list(searched)}
@@ -80,7 +81,7 @@ def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _searched(spec: str, loaded: LoadedModel, wanted: Mapping[str, Any]) -> tuple[str, ...]:
     """Run the code search of each backend requested by name, within its share of the budget; return what they found."""
-    options = resolve(wanted, os.environ, Path.cwd())
+    options = resolve(wanted, os.environ, working_folder())
     progress = progress_for(spec)
     names = tuning_backends(options)
     if names:
@@ -95,7 +96,7 @@ def _left(wanted: Mapping[str, Any], searched: Sequence[str], spent_s: float) ->
     """Return the options with the remaining budget, if some of it was spent."""
     if not searched:
         return wanted
-    budget_s = resolve(wanted, os.environ, Path.cwd()).budget_s
+    budget_s = resolve(wanted, os.environ, working_folder()).budget_s
     return {**wanted, "budget_s": max(budget_s - spent_s, budget_s * (1 - SEARCH_SHARE) / 2)}
 
 

@@ -57,6 +57,14 @@ class Setting:
     origin: str
 
 
+def working_folder() -> Path:
+    """Return the working directory; if it was removed, the root folder, above which no settings can be looked for."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")
+
+
 def from_call(given: Mapping[str, Any] | None, origin: str, cwd: Path) -> Mapping[str, Setting]:
     """Return the explicit settings of one model. Raises OptionError for an unknown name."""
     if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything

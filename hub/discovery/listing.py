@@ -17,6 +17,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from hub.config.options import resolve
+from hub.config.settings import working_folder
 from hub.discovery.registry import Registry, load_attribute, registry
 from hub.errors import ContractError, HubError, shortened, text_of, type_of
 from hub.plugin.backend import abilities
@@ -90,7 +91,7 @@ def list_backends(*, probe: bool = False) -> tuple[ListedBackend, ...]:
 
 def _registry() -> Registry:
     """Return the registry under the settings in environment variables and a hub.toml. Raises OptionError."""
-    return registry().configured(resolve(None, os.environ, Path.cwd()))
+    return registry().configured(resolve(None, os.environ, working_folder()))
 
 
 def _listed(entry: Entry) -> ListedBackend:

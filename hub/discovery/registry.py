@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
-from hub.config.settings import Setting, from_environment, is_variable, of_backend
+from hub.config.settings import Setting, from_environment, is_variable, of_backend, working_folder
 from hub.discovery.claims import MAX_NAME, problems_of, problems_of_settings
 from hub.discovery.plugin_fault import is_plugins
 from hub.discovery.plugins import Plugin
@@ -180,7 +180,7 @@ def _under_variables(entry: Entry) -> Entry:
     if not entry.info.settings:
         return entry
     try:
-        return _configured(entry, of_backend(entry.name, from_environment(_own_variables(entry.name), Path.cwd())))
+        return _configured(entry, of_backend(entry.name, from_environment(_own_variables(entry.name), working_folder())))
     except OptionError as error:
         return replace(entry, status=refused(str(error)))
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.cache.imports import Imported, discard_imports, read_imports, write_imports
-from hub.config.settings import SLOW_IMPORTS, from_environment, from_file
+from hub.config.settings import SLOW_IMPORTS, from_environment, from_file, working_folder
 from hub.discovery.plugins import Plugin
 from hub.errors import CacheError, ContractError, OptionError
 from hub.plugin.hooks import PROJECT
@@ -200,7 +200,7 @@ def _cache_root() -> Path:
     """Return the cache folder as far as it is known before any model is compiled, which ignores the options of a call."""
     with contextlib.suppress(OSError, OptionError):
         given = os.environ.get("HUB_CACHE_DIR", "")
-        found = from_environment({"HUB_CACHE_DIR": given}, Path.cwd()) or from_file(Path.cwd(), None)
+        found = from_environment({"HUB_CACHE_DIR": given}, working_folder()) or from_file(working_folder(), None)
         if "cache.dir" in found and isinstance(path := found["cache.dir"].value, Path):
             return path
     import platformdirs  # as in the options: only the cache needs it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from hub.capture.sources import number_positions, weight_positions
 from hub.capture.traces import forget_last_trace
 from hub.capture.training import capture_with_autograd, is_forward_mode, writes_to_inputs
 from hub.config.options import Options, resolve
+from hub.config.settings import working_folder
 from hub.errors import CaptureError, HubError, OptionError, PlanError, warn_user
 from hub.frontend.compiled import CompiledGraph
 from hub.frontend.direct.recorder import made_for_dynamo
@@ -188,7 +188,7 @@ def _expect_work(options: Options) -> None:
 def _options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
     if mode is not None:
         raise OptionError(f"the hub has no mode={mode!r}", hint='use options={"tune": "off" | "fast" | "full"}')
-    return resolve(given, environment_now(), Path.cwd())
+    return resolve(given, environment_now(), working_folder())
 
 
 def _needs_gradients(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from hub.capture.inference import capture_inference
 from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
 from hub.config.options import resolve
+from hub.config.settings import working_folder
 from hub.discovery.registry import registry
 from hub.errors import CaptureError, HubError, OptionError, type_of
 from hub.frontend.checking import check_names
@@ -45,7 +45,7 @@ def explain(
     """
     if not callable(model):
         raise OptionError(f"{type_of(model)} cannot be called", hint="pass a torch.nn.Module or a function")
-    chosen = resolve(options, os.environ, Path.cwd())
+    chosen = resolve(options, os.environ, working_folder())
     check_names(chosen)
     found: list[Plan] = []
     errors: list[HubError] = []

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from hub.config.options import resolve
-from hub.config.settings import Setting, folder_of
+from hub.config.settings import Setting, folder_of, working_folder
 from hub.config.suggest import did_you_mean
 from hub.errors import ContractError, OptionError
 
@@ -33,7 +33,7 @@ class BackendSettings(BaseModel):
 
         Tuning results are stored there (`hub.cache.tuning.tuning_folder`, or the store of measurements).
         """
-        return self._cache_folder or resolve(None, os.environ, Path.cwd()).cache.root
+        return self._cache_folder or resolve(None, os.environ, working_folder()).cache.root
 
     def kept_in(self, cache_folder: Path) -> Self:
         """Return the same settings with another cache folder."""

@@ -17,6 +17,7 @@ from torch import fx
 
 from hub.cache.measurements import Measurements
 from hub.config.options import resolve
+from hub.config.settings import working_folder
 from hub.errors import HubError
 from hub.partition.group import is_trivial
 from hub.plugin.cost import Cost
@@ -156,7 +157,7 @@ def _most_flops_s(threads: int, device: torch.device | None) -> float:
 @cache
 def _own_peaks(threads: int) -> Peaks:
     with contextlib.suppress(HubError):  # an invalid setting is reported where it is used
-        root = resolve(None, os.environ, Path.cwd()).cache.root
+        root = resolve(None, os.environ, working_folder()).cache.root
         if kept := stored_profile(root, threads):
             return Peaks(kept.flops_s, kept.bytes_s)
     return Peaks(*first_peaks(threads))

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from hub.process.environment import environment_now
@@ -29,6 +30,18 @@ def tell_children(variable: str, text: str) -> None:
 def environment_of_children() -> dict[str, str]:
     """Return the environment of processes that the hub starts."""
     return {**environment_now(), **_told}
+
+
+def folder_of_children() -> str | None:
+    """Return the root folder if the working directory was removed, else None: a new process then gets the same one.
+
+    MKL finds its libraries by the working directory, and ends a process without one.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return os.sep
+    return None
 
 
 class Outcome(enum.Enum):
@@ -78,7 +91,13 @@ def run_child(
         if path is not None:
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=variables
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder_of_children(),
+            start_new_session=True,
+            env=variables,
         )
         try:
             keep_session_behind(child.pid)

@@ -21,7 +21,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,18 @@ class _Thing:
         """Return the name, with what exactly differs."""
         details = self.details(before, after)
         return f"{self.name} ({details})" if details else self.name
+
+
+def _folder() -> Path | None:
+    """Return the working directory; None if it was removed."""
+    with suppress(FileNotFoundError):
+        return Path.cwd()
+    return None
+
+
+def _set_folder(wanted: Path | None) -> None:
+    if wanted is not None:
+        os.chdir(wanted)
 
 
 def _set_environment(wanted: dict[str, str]) -> None:
@@ -267,7 +279,7 @@ _THINGS = (
     _Thing("PyTorch's modes", _modes, _set_modes, torch_private.NAMES["pop_mode"].module, is_own=True),
     _Thing("the default device", _default_device, _set_default_device, torch_private.NAMES["device_context"].module),
     _Thing("the environment", environment_now, _set_environment, details=_changed_variables),
-    _Thing("the working directory", Path.cwd, os.chdir),
+    _Thing("the working directory", _folder, _set_folder),
     _Thing("signal handlers", _handlers, _set_handlers, is_own=True),  # only the main thread may set them
     _Thing("the stack of signal handlers", _signal_stack, _set_signal_stack, is_told=False, is_own=True),
     _Thing("Python's random numbers", random.getstate, random.setstate),

@@ -14,7 +14,7 @@ from typing import Any
 
 from hub.cache.artifacts import discard_partial
 from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, WorkerError, WorkerGone, text_of
-from hub.process.children import FROM_OUTSIDE, environment_of_children, exit_text
+from hub.process.children import FROM_OUTSIDE, environment_of_children, exit_text, folder_of_children
 from hub.process.family import WATCH_S, adopt_orphans
 from hub.process.forks import in_forks
 from hub.process.priority import place
@@ -98,6 +98,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                cwd=folder_of_children(),
                 env={**environment_of_children(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
                 start_new_session=True,
             )

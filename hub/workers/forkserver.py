@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.errors import WorkerError
-from hub.process.children import environment_of_children
+from hub.process.children import environment_of_children, folder_of_children
 from hub.process.family import adopt_orphans, children, end_family, end_session, is_running
 from hub.process.forks import freed_in_forks
 from hub.process.priority import keep_session_behind, place
@@ -126,6 +126,7 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
+                    cwd=folder_of_children(),
                     env={**environment_of_children(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     start_new_session=True,
                 )
@@ -196,8 +197,8 @@ class ForkServer:
 
 @contextlib.contextmanager
 def _this_folder() -> Generator[int]:
-    """Open the working directory as a descriptor, even if it was removed or cannot be read."""
-    folder = os.open(os.curdir, os.O_PATH | os.O_DIRECTORY)
+    """Open the working directory as a descriptor, even if it cannot be read; the root folder if it was removed."""
+    folder = os.open(folder_of_children() or os.curdir, os.O_PATH | os.O_DIRECTORY)
     try:
         yield folder
     finally:

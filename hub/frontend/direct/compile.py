@@ -11,7 +11,6 @@ import sys
 import types
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 import torch
@@ -20,6 +19,7 @@ from torch.compiler import is_dynamo_compiling
 
 from hub.capture.call import OWN_SLOT, program_behind
 from hub.config.options import resolve
+from hub.config.settings import working_folder
 from hub.errors import OptionError, type_of
 from hub.frontend.direct.program import Program
 from hub.frontend.direct.reads import IS_HEAP_TYPE
@@ -177,7 +177,7 @@ def compile(  # noqa: A001
     in eval mode. Raise OptionError for wrong options, for a model that is compiled already, and for a module whose class
     cannot be changed.
     """
-    resolve(options, environment_now(), Path.cwd())  # report a mistake here, not in some later call
+    resolve(options, environment_now(), working_folder())  # report a mistake here, not in some later call
     if model is None:
         return functools.partial(compile, options=options, dynamic=dynamic, example_inputs=example_inputs)
     _check(model)

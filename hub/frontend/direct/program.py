@@ -12,7 +12,6 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -21,6 +20,7 @@ from torch import fx
 from hub.capture.call import APART, forget_compiled
 from hub.capture.frames import captured_for_hub
 from hub.config.options import resolve
+from hub.config.settings import working_folder
 from hub.errors import FreezeError, text_of, warn_user
 from hub.frontend.checking import check_names
 from hub.frontend.direct.entry import MAX_ENTRIES, Entry, Forms, keep_newest
@@ -212,7 +212,7 @@ class Program:
 
     def _is_first_in_eager(self) -> bool:
         """Return whether the first call runs in eager and capture waits. Raise OptionError for wrong options."""
-        options = resolve(self.options, environment_now(), Path.cwd())
+        options = resolve(self.options, environment_now(), working_folder())
         if options.backends or options.exclude or options.force:
             check_names(options)
         self._is_called, self._starts_in_eager = True, options.may_answer_in_eager
@@ -261,7 +261,7 @@ class Program:
 
     @functools.cached_property
     def _may_try(self) -> bool:
-        chosen = resolve(self.options, environment_now(), Path.cwd())
+        chosen = resolve(self.options, environment_now(), working_folder())
         has_choice = chosen.backends or chosen.force or chosen.plan or chosen.shadow
         return not (chosen.strict or has_choice or chosen.tune == "off")
 
