@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from hub.plugin.graph import hint
 from hub.plugin.table import argument, is_symbolic, operator_name
 
 _HIDDEN_VIEWS = frozenset(
@@ -49,6 +51,59 @@ def written_hidden_view(module: fx.GraphModule) -> str | None:
         return None
     written = {base for node in module.graph.nodes if writes(node) for base in _bases(node)}
     return next((_name(node) for node in views if written & set(_bases(node))), None)
+
+
+def lost_write(module: fx.GraphModule) -> str | None:
+    """Return why PyTorch's functional form of a Dynamo graph would lose or invent a write, None if it does not."""
+    if writer := write_through_lossy_view(module):
+        return f"{writer} writes through a view, and PyTorch's functional form of that leaves other values in its base"
+    if writer := write_to_shared_input(module):
+        return f"{writer} writes to memory of two inputs, which PyTorch does not guard where sizes vary"
+    return None
+
+
+def write_to_shared_input(module: fx.GraphModule) -> str | None:
+    """Return the name of a function that writes to memory that two inputs share, in a Dynamo graph with symbolic sizes.
+
+    Return None if there is none. AOTAutograd makes one input a view of the other, for this call and, if sizes are symbolic,
+    without a guard for all later ones (PyTorch 2.13): a model that is called with a part of its own buffer, for example.
+    """
+    inputs = [_value(node) for node in module.graph.find_nodes(op="placeholder")]
+    if not any(is_symbolic(value) or _has_symbols(value) for value in inputs):
+        return None
+    shared = [one for one in inputs if any(one is not other and _overlap(one, other) for other in inputs)]
+    written = (node for node in module.graph.nodes if shared and writes(node))
+    return next((_name(node) for node in written if _is_of(_views_written(node), shared)), None)
+
+
+def _is_of(views: Iterable[fx.Node], values: Sequence[Any]) -> bool:
+    """Return whether one of the views overlaps one of the values."""
+    return any(_overlap(_value(view), value) for view in views for value in values)
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    """Return whether two tensors may lie on the same elements of one memory, at the sizes seen during capture."""
+    memory = _memory(one)
+    if memory is None or memory != _memory(other):
+        return False
+    (start, end), (others_start, others_end) = map(_extent, (one, other))
+    return start < others_end and others_start < end
+
+
+def _extent(value: torch.Tensor) -> tuple[float, float]:
+    """Return the bytes from which and before which a tensor lies in its memory; all if its sizes depend on data."""
+    try:
+        start, *sizes = (hint(number) for number in (value.storage_offset(), *value.shape))
+        strides = [hint(number) for number in value.stride()]
+    except ValueError:
+        return 0.0, math.inf
+    width = value.element_size()
+    length = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if all(sizes) else 0
+    return start * width, (start + length) * width
+
+
+def _has_symbols(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(map(is_symbolic, value.shape))
 
 
 def write_through_lossy_view(module: fx.GraphModule) -> str | None:

@@ -12,7 +12,7 @@ from torch import fx
 from hub.capture.composites import COMPOSED
 from hub.capture.fast_paths import SAID
 from hub.capture.fold import fold_constants
-from hub.capture.hidden import hidden_write, write_through_lossy_view, written_hidden_view
+from hub.capture.hidden import hidden_write, lost_write, written_hidden_view
 from hub.capture.layouts import keep_layouts
 from hub.capture.pins import alias_chain, pins
 from hub.capture.simplify import simplify
@@ -48,10 +48,8 @@ def capture_inference(
         raise CaptureError(f"{transform} inside the program has no pre-dispatch form")
     if view := written_hidden_view(module):
         raise CaptureError(f"{view} returns views without declaring them, and a write to such memory would be lost")
-    if writer := write_through_lossy_view(module):
-        raise CaptureError(
-            f"{writer} writes through a view, and PyTorch's functional form of that leaves other values in its base"
-        )
+    if reason := lost_write(module):
+        raise CaptureError(reason)
     if _leaves_gradients_otherwise(module):
         raise CaptureError(
             "the program leaves gradients switched on or off after it, which a functional graph cannot express"

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from functorch.compile import make_boxed_func
 from torch import fx
 
-from hub.capture.hidden import replaced_by_another, write_through_lossy_view
+from hub.capture.hidden import lost_write, replaced_by_another
 from hub.capture.layouts import keep_layouts
 from hub.capture.normalizations import IN_FLOAT32
 from hub.capture.pins import pins
@@ -46,10 +46,8 @@ def capture_with_autograd(
     """
     if name := replaced_by_another(module):
         raise CaptureError(f"PyTorch's capture puts a program with other results in the place of {name}")
-    if writer := write_through_lossy_view(module):
-        raise CaptureError(
-            f"{writer} writes through a view, and PyTorch's functional form of that leaves other values in its base"
-        )
+    if reason := lost_write(module):
+        raise CaptureError(reason)
     number = next(_numbers)
     n_inputs = len(inputs)  # not the inputs: AOTAutograd keeps the compilers, which would keep the weights alive
 

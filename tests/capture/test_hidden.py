@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -199,3 +200,55 @@ def test_a_write_beside_repeated_memory_is_no_obstacle() -> None:
 
     torch.compile(function, backend=backend)(torch.ones(3))
     assert found == [None]
+
+
+class Counting(nn.Module):
+    """Writes to its buffer in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps.add_(1)
+        return x * 2
+
+
+@pytest.mark.filterwarnings("ignore:capture. add_ writes to memory of two inputs")
+@pytest.mark.parametrize("way", ["torch.compile", "hub.compile"])
+@pytest.mark.parametrize(
+    "order", ["input part input", "input part shorter input", "input shorter part shorter", "part input"]
+)
+def test_an_input_that_is_a_part_of_a_written_buffer(way: str, order: str) -> None:
+    """Of any size: a later call whose input is no such part has its own answer."""
+    model = Counting()
+    options = {"start": "wait", "tune": "off", "backends": ["disc"]}
+    compile_it = hub.compile if way == "hub.compile" else partial(torch.compile, backend="hub")
+    run: Any = compile_it(model, options=options)
+    made: dict[str, Callable[[], torch.Tensor]] = {
+        "input": lambda: torch.ones(8), "shorter": lambda: torch.ones(4), "part": lambda: model.steps[:3]
+    }  # fmt: skip
+    with torch.no_grad():
+        for name in order.split() * 2:
+            for _ in range(3):
+                x = made[name]()
+                found = run(x)
+                assert torch.equal(found, x * 2), name
+
+
+def test_parts_of_one_memory_that_do_not_overlap_are_captured() -> None:
+    """Caches of several layers are often views of one tensor."""
+
+    def function(keys: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        keys[: x.shape[0]] = x
+        return (keys.sum() + values.sum()) * x
+
+    run: Any = torch.compile(
+        function, backend="hub", options={"start": "wait", "tune": "off", "backends": ["disc"]}, dynamic=True
+    )
+    memory = torch.zeros(2, 16)
+    for size in (3, 5):
+        x, wanted = torch.randn(size), memory.clone()
+        torch.testing.assert_close(run(*memory, x), function(*wanted, x))
+        assert torch.equal(memory, wanted)
+    assert "disc" in hub.plans(run)[-1].backends
