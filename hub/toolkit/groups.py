@@ -252,7 +252,8 @@ def _opens_annex(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, In
                 return False
             if rows.setdefault(part.terms[0][0], loop) != loop:
                 return False
-    if set(rows.values()) != set(kept) or any(tensor.shape[dim] != group.domain[loop] for dim, loop in rows.items()):
+    # Two dims along one loop: a pair of rows, of which one has not been computed yet.
+    if sorted(rows.values()) != list(kept) or any(tensor.shape[dim] != group.domain[loop] for dim, loop in rows.items()):
         return False
     others = [dim for dim, size in enumerate(tensor.shape) if size != 1 and dim not in rows]
     first = len(group.domain)

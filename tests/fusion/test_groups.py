@@ -217,3 +217,12 @@ def test_expensive_functions_of_short_rows_are_apart() -> None:
     for width, function, count in ((16, "exp", 2), (16, "neg", 1), (128, "exp", 1)):
         result = pointwise(function, reduced("sum", source(8, width), (1,)))
         assert len(scheduled((result,), narrow=64).stages) == count
+
+
+def test_pairs_of_rows_wait_for_all_rows() -> None:
+    """Inside the loop over rows, the second one of a pair may not have been computed."""
+    sums = reduced("sum", source(6, 1, 20), (2,))
+    pairs = pointwise("add", broadcast(sums, (6, 6, 1)), broadcast(permuted(sums, (1, 0, 2)), (6, 6, 1)))
+    first, second = groups(pairs)
+    assert [store.member for store in first.stores] == [sums]
+    assert [store.member for store in second.stores] == [pairs]

@@ -169,6 +169,12 @@ def channel_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> t
     return (x - mean) / torch.sqrt(spread + 1e-6) * weight.view(-1, 1, 1) + bias.view(-1, 1, 1)
 
 
+def pairs_of_rows(x: torch.Tensor) -> torch.Tensor:
+    """Combine the sum of each row with that of each other row, as in distances and overlaps of boxes."""
+    sums = x.sum(-1)
+    return sums[:, :, None] + sums[:, None]
+
+
 def _n(*shape: int) -> torch.Tensor:
     return torch.randn(shape)
 
@@ -214,6 +220,7 @@ def inputs_of(name: str, rows: int, columns: int) -> tuple[torch.Tensor, ...]:
         "squeezed": lambda: (_n(2, rows, 6, n),),
         "batch_statistics": lambda: (_n(2, rows, 6, n),),
         "channel_norm": lambda: (_n(2, rows, 6, n), _n(rows), _n(rows)),
+        "pairs_of_rows": lambda: (_n(2, rows, n),),
     }
     return tuple(made[name]())
 
@@ -253,6 +260,7 @@ PROGRAMS: Mapping[str, Program] = {
         squeezed,
         batch_statistics,
         channel_norm,
+        pairs_of_rows,
     )
 }
 IMAGES = (
