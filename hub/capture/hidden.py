@@ -69,7 +69,7 @@ def write_to_shared_input(module: fx.GraphModule) -> str | None:
     without a guard for all later ones (PyTorch 2.13): a model that is called with a part of its own buffer, for example.
     """
     inputs = [_value(node) for node in module.graph.find_nodes(op="placeholder")]
-    if not any(is_symbolic(value) or _has_symbols(value) for value in inputs):
+    if not any(map(_has_symbols, inputs)):
         return None
     shared = [one for one in inputs if any(one is not other and _overlap(one, other) for other in inputs)]
     written = (node for node in module.graph.nodes if shared and writes(node))
@@ -103,7 +103,8 @@ def _extent(value: torch.Tensor) -> tuple[float, float]:
 
 
 def _has_symbols(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and any(map(is_symbolic, value.shape))
+    """Return whether a graph's input is a symbolic number, or a tensor of symbolic sizes."""
+    return any(map(is_symbolic, value.shape)) if isinstance(value, torch.Tensor) else isinstance(value, torch.SymInt)
 
 
 def write_through_lossy_view(module: fx.GraphModule) -> str | None:
